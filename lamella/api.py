@@ -1,0 +1,228 @@
+"""The public API: a path goes in; a model that generates, or a compiled program, leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from lamella.errors import DtypeError, PromptError, nearest
+from lamella.frontends import LoadedModel, open_model
+from lamella.program import Program, Shape, compile_model
+
+if TYPE_CHECKING:
+    from lamella.runtime.executor import Executor
+    from lamella.runtime.generate import Session
+
+DTYPES: Mapping[str, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+"""Names of element types as people type them, and as the IR has them."""
+DEFAULT_CONTEXT = 4096
+PREFILL_BUCKETS = (16, 128, 512)
+"""Tokens of the prefill buckets of `load`; longer prompts run in chunks."""
+COMPILE_BUCKETS = (1, 512)
+
+Message = Mapping[str, str]
+"""One turn of a chat: `role` and `content`."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished generation. `stop_reason` is `eos`, `length` or `stop_string`; the eos token is not among `output_ids`.
+
+    `timings`: seconds of compile, load, prefill and decode, and tokens_per_second of decode.
+    """
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    text: str
+    stop_reason: str
+    timings: Mapping[str, float]
+
+
+class Model:
+    """A model, compiled and loaded."""
+
+    def __init__(self, opened: LoadedModel, program: Program, executor: Executor, seconds: Mapping[str, float]) -> None:
+        from lamella.runtime.generate import Session
+
+        self.opened = opened
+        self.program = program
+        self.executor = executor
+        self.session: Session = Session(executor)
+        self._seconds = dict(seconds)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        max_new_tokens: int = 128,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        chat: bool = False,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Generation:
+        """Continues text, token ids, or (with chat messages, or `chat` and text) a conversation.
+
+        `on_text` is called with each piece of text as it is made. Temperature 0 is greedy. Raises PromptError for an empty prompt, one
+        that does not fit the context, ids outside the vocabulary, bad sampling parameters, or text for a model without a tokenizer.
+        """
+        from lamella.runtime.sampling_parameters import SamplingParameters
+        from lamella.runtime.text import Completion
+
+        ids = self.encode(prompt, chat=chat)
+        sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        tokenizer = self.opened.tokenizer
+        completion = Completion(
+            self.session,
+            tokenizer,
+            ids,
+            max_new_tokens,
+            sampling,
+            stop_strings=tuple(stop),
+            stop_ids=self.opened.generation.eos or None,
+            ignore_eos=ignore_eos,
+        )
+        for piece in completion:
+            if on_text is not None:
+                on_text(piece)
+        made = completion.generation
+        timings = {
+            **self._seconds,
+            "prefill": made.timings.prefill,
+            "decode": made.timings.decode,
+            "tokens_per_second": made.timings.tokens_per_second,
+        }
+        return Generation(made.prompt_ids, made.output_ids, made.text, made.stop_reason, timings)
+
+    def encode(self, prompt: str | Sequence[int] | Sequence[Message], *, chat: bool = False) -> list[int]:
+        """The token ids of a prompt. Raises PromptError."""
+        if isinstance(prompt, str):
+            if not prompt:
+                raise PromptError("the prompt is empty", expected="at least one token")
+            tokenizer = self.opened.require_tokenizer()
+            return tokenizer.chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+        ids: list[int] = []
+        messages: list[dict[str, str]] = []
+        for item in prompt:
+            if isinstance(item, int):
+                ids.append(item)
+            else:
+                messages.append(dict(item))
+        if not messages:
+            return ids
+        if ids:
+            raise PromptError("a prompt is token ids or messages", got="both")
+        return self.opened.require_tokenizer().chat(messages)
+
+
+def element_name(dtype: str, opened: LoadedModel, *, on_gpu: bool) -> str:
+    """The element type of weights, activations and cache. `auto`: the checkpoint's on a GPU, float32 on a CPU. Raises DtypeError."""
+    if dtype == "auto":
+        return opened.config.dtype if on_gpu and opened.config.dtype in DTYPES.values() else "bf16" if on_gpu else "f32"
+    found = DTYPES.get(dtype)
+    if found is None:
+        raise DtypeError("unsupported dtype", expected=", ".join(("auto", *DTYPES)), got=dtype, remedy=nearest(dtype, DTYPES))
+    return found
+
+
+def context_of(opened: LoadedModel, max_context: int | None) -> int:
+    """Tokens of the longest context. Raises PromptError for one the model was not made for."""
+    longest = opened.config.max_positions
+    if max_context is None:
+        return min(longest, DEFAULT_CONTEXT)
+    if not 1 <= max_context <= longest:
+        raise PromptError("bad max_context", expected=f"1 to {longest}, the positions of the model", got=str(max_context))
+    return max_context
+
+
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    executor: str = "auto",
+    random_weights: int | None = None,
+    max_context: int | None = None,
+    buckets: Sequence[Shape | int] | None = None,
+    cache_tokens: int | None = None,
+    graphs: bool = True,
+    shuffle_seed: int | None = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Model:
+    """Compiles a checkpoint for this machine and loads its weights.
+
+    `path`: a Hugging Face directory, a .gguf file, or (with `random_weights`, a seed) a config.json. `executor` and `device`: `auto`
+    takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
+    None: one-token decode and PREFILL_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use.
+    `progress(done, total, weight)` is called as weights load. Raises LamellaError for everything a user can mend.
+    """
+    from lamella.runtime.executor import make_executor, resolve
+    from lamella.runtime.weights import load_weights
+
+    chosen, where = resolve(executor, device)
+    opened = open_model(path, random_weights=random_weights)
+    start = perf_counter()
+    context = context_of(opened, max_context)
+    sizes = (1, *(n for n in PREFILL_BUCKETS if n <= context)) if buckets is None else buckets
+    program = compile_model(
+        opened.config,
+        [Shape.of(s) if isinstance(s, int) else s for s in sizes],
+        dtype=element_name(dtype, opened, on_gpu=chosen == "cuda"),
+        max_context=context,
+        kernels=chosen != "reference",
+    )
+    assert program.manifest is not None
+    compiled = perf_counter()
+    weights = load_weights(program.manifest, opened.source, where, progress)
+    made = make_executor(
+        program.manifest,
+        weights,
+        executor=chosen,
+        device=str(where),
+        kernels=program.kernels,
+        cache_tokens=cache_tokens,
+        graphs=graphs,
+        shuffle_seed=shuffle_seed,
+    )
+    loaded = perf_counter()
+    made.prepare()
+    ready = perf_counter()
+    return Model(opened, program, made, {"compile": compiled - start + ready - loaded, "load": loaded - compiled})
+
+
+def compile(
+    model: str | Path | LoadedModel,
+    *,
+    arch: str | None = None,
+    dtype: str = "auto",
+    buckets: Sequence[Shape | int] | None = None,
+    until: str | None = None,
+    max_context: int | None = None,
+    random_weights: int | None = None,
+    verify_each: bool = False,
+    keep_ir: bool = True,
+) -> Program:
+    """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
+
+    `until` names the last stage; IR of every stage is kept. Raises LamellaError.
+    """
+    opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
+    return compile_model(
+        opened.config,
+        [Shape.of(s) if isinstance(s, int) else s for s in (COMPILE_BUCKETS if buckets is None else buckets)],
+        dtype=element_name(dtype, opened, on_gpu=True),
+        max_context=context_of(opened, max_context),
+        arch=arch,
+        until=until,
+        keep_ir=keep_ir,
+        verify_each=verify_each,
+    )
+
+
+__all__ = ["Generation", "LoadedModel", "Model", "Program", "Shape", "compile", "load"]

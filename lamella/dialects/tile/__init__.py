@@ -1,0 +1,52 @@
+"""Level 2 and 3: structured ops on static tensors, regions of them, and the schedules of regions."""
+
+from xdsl.ir import Dialect
+
+from lamella.dialects.tile.attend import AttendMergeOp, AttendOp, AttendPartialOp
+from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
+from lamella.dialects.tile.movement import GatherOp, RotateOp, ScatterOp, SlotsOp
+from lamella.dialects.tile.sample import SampleOp
+from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractOp, MapOp, ReduceOp
+
+Tile = Dialect(
+    "tile",
+    [
+        ConstantOp,
+        MapOp,
+        CastOp,
+        ReduceOp,
+        ContractOp,
+        GatherOp,
+        SlotsOp,
+        ScatterOp,
+        RotateOp,
+        AttendOp,
+        AttendPartialOp,
+        AttendMergeOp,
+        SampleOp,
+        FusedOp,
+        YieldOp,
+    ],
+    [ScheduleAttr, LedgerEntryAttr],
+)
+
+__all__ = [
+    "AttendMergeOp",
+    "AttendOp",
+    "AttendPartialOp",
+    "CastOp",
+    "ConstantOp",
+    "ContractOp",
+    "FusedOp",
+    "GatherOp",
+    "LedgerEntryAttr",
+    "MapOp",
+    "ReduceOp",
+    "RotateOp",
+    "SampleOp",
+    "ScatterOp",
+    "ScheduleAttr",
+    "SlotsOp",
+    "Tile",
+    "YieldOp",
+]

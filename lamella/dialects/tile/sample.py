@@ -1,0 +1,56 @@
+"""Drawing the next token of each logit row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import Float32Type, StringAttr, TensorType, i32
+from xdsl.ir import SSAValue
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, result_def, traits_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from lamella.dialects.attributes import shape_of
+from lamella.dialects.messages import subject
+from lamella.dialects.tile.structured import loc_attribute
+
+
+@irdl_op_definition
+class SampleOp(IRDLOperation):
+    """One token of each row of logits[R,V]: the arg-max at temperature 0, else a draw after temperature, top-k and top-p.
+
+    The draw is the arg-max of logits / temperature plus Gumbel noise from a counter-based generator keyed by (seed, position, index),
+    so that every executor draws the same token. `semantics.sampling` gives the formula.
+    """
+
+    name = "tile.sample"
+
+    logits = operand_def(TensorType.constr(Float32Type()))
+    temperature = operand_def(TensorType.constr(Float32Type()))
+    top_k = operand_def(TensorType)
+    top_p = operand_def(TensorType.constr(Float32Type()))
+    seed = operand_def(TensorType)
+    position = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$logits `,` $temperature `,` $top_k `,` $top_p `,` $seed `,` $position attr-dict "
+        "`:` type($logits) `,` type($temperature) `,` type($top_k) `,` type($top_p) `,` type($seed) `,` type($position) `->` type($result)"
+    )
+
+    def __init__(self, logits: SSAValue, parameters: Sequence[SSAValue], *, loc: str | None = None) -> None:
+        """`parameters` are temperature, top_k, top_p, seed and position, each [R]."""
+        super().__init__(
+            operands=[logits, *parameters], result_types=[TensorType(i32, [shape_of(logits)[0]])], attributes=loc_attribute(loc)
+        )
+
+    def verify_(self) -> None:
+        rows = (shape_of(self.logits)[0],)
+        for name, value in zip(("temperature", "top_k", "top_p", "seed", "position"), self.operands[1:], strict=True):
+            if shape_of(value) != rows:
+                raise VerifyException(f"{subject(self)}: {name} has shape {shape_of(value)}, expected {rows}, one a row of logits")
+        if shape_of(self.result) != rows:
+            raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {rows}")

@@ -1,0 +1,206 @@
+"""The arithmetic of a tile: scalars, elementwise maps, rounding, reductions and contractions, on tensors with static shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    AnyFloatConstr,
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    TensorType,
+    f32,
+    i32,
+)
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_attr_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from lamella.dialects.attributes import ResultTyped, element_of, element_type_of, shape_of
+from lamella.dialects.messages import subject
+
+TileTensor = TensorType[Float32Type | Float16Type | BFloat16Type | IntegerType]
+
+
+def loc_attribute(loc: str | None) -> dict[str, Attribute]:
+    """The discardable `loc` attribute of an op, when there is one."""
+    return {"loc": StringAttr(loc)} if loc else {}
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The common shape under NumPy's rules (trailing axes align, size-1 axes stretch); None when there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[int] = []
+    for axis in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
+        sizes = {n for n in axis if n != 1}
+        if len(sizes) > 1:
+            return None
+        out.append(sizes.pop() if sizes else 1)
+    return tuple(out)
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """A rank-0 scalar: `tile.constant 1.0e-05 : f32` has type tensor<f32>."""
+
+    name = "tile.constant"
+
+    value = prop_def(FloatAttr[Float32Type] | IntegerAttr[IntegerType])
+    result = result_def(TensorType)
+
+    traits = traits_def(Pure())
+    assembly_format = "$value attr-dict `:` type($result)"
+
+    def __init__(self, value: float | int, *, loc: str | None = None) -> None:
+        element = f32 if isinstance(value, float) else i32
+        attribute = FloatAttr(value, f32) if isinstance(value, float) else IntegerAttr(value, i32)
+        super().__init__(properties={"value": attribute}, result_types=[TensorType(element, [])], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        expected = TensorType(self.value.type, [])
+        if self.result.type != expected:
+            raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {expected}")
+
+
+@irdl_op_definition
+class MapOp(IRDLOperation):
+    """`kind` applied to each element, in float32 or int32, broadcasting as NumPy does."""
+
+    name = "tile.map"
+
+    kind = prop_def(StringAttr)
+    inputs = var_operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$kind `(` $inputs `)` attr-dict `:` type($inputs) `->` type($result)"
+
+    def __init__(self, kind: str, inputs: Sequence[SSAValue], element: Attribute | None = None, *, loc: str | None = None) -> None:
+        shape = broadcast([shape_of(v) for v in inputs])
+        assert shape is not None, f"tile.map {kind}: operands {[str(v.type) for v in inputs]} do not broadcast"
+        super().__init__(
+            operands=[inputs],
+            properties={"kind": StringAttr(kind)},
+            result_types=[TensorType(element or element_type_of(inputs[0]), shape)],
+            attributes=loc_attribute(loc),
+        )
+
+    def verify_(self) -> None:
+        for index, value in enumerate(self.inputs):
+            if element_of(value) not in ("f32", "i32", "i1"):
+                raise VerifyException(
+                    f"{subject(self)}: operand {index} of {self.kind.data} has element type {element_of(value)}, "
+                    "expected f32, i32 or i1 (insert a tile.cast: rounding is explicit)"
+                )
+        shape = broadcast([shape_of(v) for v in self.inputs])
+        if shape is None:
+            raise VerifyException(
+                f"{subject(self)}: operands of {self.kind.data} have shapes {[shape_of(v) for v in self.inputs]}, which do not broadcast"
+            )
+        if shape != shape_of(self.result):
+            raise VerifyException(f"{subject(self)}: result of {self.kind.data} has shape {shape_of(self.result)}, expected {shape}")
+
+
+@irdl_op_definition
+class CastOp(IRDLOperation, ResultTyped):
+    """The value in another element type. The only op that rounds."""
+
+    name = "tile.cast"
+
+    input = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$input attr-dict `:` type($input) `->` type($result)"
+
+    def __init__(self, input: SSAValue, element: Attribute, *, loc: str | None = None) -> None:
+        super().__init__(operands=[input], result_types=[TensorType(element, shape_of(input))], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        if shape_of(self.input) != shape_of(self.result):
+            raise VerifyException(
+                f"{subject(self)}: result has shape {shape_of(self.result)}, expected {shape_of(self.input)}, that of the operand"
+            )
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """`kind` (sum, max, …) over the last axis, which stays with size 1."""
+
+    name = "tile.reduce"
+
+    kind = prop_def(StringAttr)
+    input = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$kind $input attr-dict `:` type($input) `->` type($result)"
+
+    def __init__(self, kind: str, input: SSAValue, *, loc: str | None = None) -> None:
+        result = TensorType(element_type_of(input), [*shape_of(input)[:-1], 1])
+        super().__init__(operands=[input], properties={"kind": StringAttr(kind)}, result_types=[result], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        shape = shape_of(self.input)
+        if not shape:
+            raise VerifyException(f"{subject(self)}: operand of {self.kind.data} has rank 0, expected at least one axis to reduce")
+        if shape_of(self.result) != (*shape[:-1], 1):
+            raise VerifyException(
+                f"{subject(self)}: result of {self.kind.data} has shape {shape_of(self.result)}, expected {(*shape[:-1], 1)}"
+            )
+        if element_of(self.input) not in ("f32", "i32"):
+            raise VerifyException(f"{subject(self)}: operand has element type {element_of(self.input)}, expected f32 or i32")
+
+
+@irdl_op_definition
+class ContractOp(IRDLOperation):
+    """x[M,K] times w[O,K] transposed, accumulated in float32: [M,O]. Rows of w are read contiguously."""
+
+    name = "tile.contract"
+
+    x = operand_def(TensorType.constr(AnyFloatConstr))
+    weight = operand_def(TensorType.constr(AnyFloatConstr))
+    result = result_def(TensorType.constr(Float32Type()))
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$x `,` $weight attr-dict `:` type($x) `,` type($weight) `->` type($result)"
+
+    def __init__(self, x: SSAValue, weight: SSAValue, *, loc: str | None = None) -> None:
+        result = TensorType(f32, [shape_of(x)[0], shape_of(weight)[0]])
+        super().__init__(operands=[x, weight], result_types=[result], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        x, weight = shape_of(self.x), shape_of(self.weight)
+        if len(x) != 2 or len(weight) != 2:
+            raise VerifyException(f"{subject(self)}: operands have shapes {x} and {weight}, expected two matrices")
+        if x[1] != weight[1]:
+            raise VerifyException(f"{subject(self)}: weight has shape {weight}, expected (_, {x[1]}), the last axis of x")
+        if shape_of(self.result) != (x[0], weight[0]):
+            raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {(x[0], weight[0])}")
+        if element_of(self.x) != element_of(self.weight):
+            raise VerifyException(
+                f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x"
+            )

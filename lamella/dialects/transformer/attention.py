@@ -1,0 +1,118 @@
+"""The paged cache and attention over it, for a ragged batch of tokens."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, f64, i64
+from xdsl.ir import SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.traits import Pure
+
+from lamella.dialects.attributes import element_name, element_of
+from lamella.dialects.transformer.types import FloatTensor, IndexTensor, KVCacheType, TransformerOp, Value, located, one_more
+
+
+@irdl_op_definition
+class CacheWriteOp(TransformerOp):
+    """cache, k[N,Hkv·D], v[N,Hkv·D], positions[N], query_start[B+1], block_table[B,M] -> the cache with the tokens' keys and values.
+
+    The operand is dead afterwards: below level 3 the write happens in place. Padding tokens write to the null block.
+    """
+
+    name = "transformer.cache_write"
+
+    cache = operand_def(KVCacheType)
+    k = operand_def(FloatTensor)
+    v = operand_def(FloatTensor)
+    positions = operand_def(IndexTensor)
+    query_start = operand_def(IndexTensor)
+    block_table = operand_def(IndexTensor)
+    result = result_def(KVCacheType)
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self, cache: Value, k: Value, v: Value, positions: Value, query_start: Value, block_table: Value, *, loc: str | None = None
+    ) -> None:
+        super().__init__(
+            operands=[cache, k, v, positions, query_start, block_table],
+            result_types=[SSAValue.get(cache).type],
+            attributes=located(loc),
+        )
+
+    def verify_(self) -> None:
+        cache = self.cache.type
+        assert isinstance(cache, KVCacheType)
+        rows, _ = self.dimensions("k", self.k, 2)
+        sequences, _ = self.dimensions("block_table", self.block_table, 2)
+        for what, value in (("k", self.k), ("v", self.v)):
+            self.expect_shape(what, value, (rows, cache.kv_heads.data * cache.head_dim.data), "the heads of the cache")
+            if element_of(value) != element_name(cache.element_type):
+                raise self.fail(
+                    f"{what} has element type {element_of(value)}, expected {element_name(cache.element_type)}, that of the cache"
+                )
+        self.expect_shape("positions", self.positions, (rows,), "the rows of k")
+        self.expect_shape("query_start", self.query_start, (one_more(sequences),), "one more than the sequences of block_table")
+        if self.result.type != cache:
+            raise self.fail(f"result has type {self.result.type}, expected {cache}, that of the cache")
+
+
+@irdl_op_definition
+class AttentionOp(TransformerOp):
+    """q[N,H·D], cache, block_table[B,M], query_start[B+1], context_len[B] -> [N,H·D]: causal softmax(scale·q·k)·v over the paged cache.
+
+    Query i of the Q queries of sequence b sees positions t <= context_len[b] - Q + i; query head h reads KV head h // (heads/kv_heads).
+    """
+
+    name = "transformer.attention"
+
+    q = operand_def(FloatTensor)
+    cache = operand_def(KVCacheType)
+    block_table = operand_def(IndexTensor)
+    query_start = operand_def(IndexTensor)
+    context_len = operand_def(IndexTensor)
+    heads = prop_def(IntegerAttr)
+    kv_heads = prop_def(IntegerAttr)
+    head_dim = prop_def(IntegerAttr)
+    scale = prop_def(FloatAttr)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        q: Value,
+        cache: Value,
+        block_table: Value,
+        query_start: Value,
+        context_len: Value,
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        scale: float,
+        loc: str | None = None,
+    ) -> None:
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        super().__init__(
+            operands=[q, cache, block_table, query_start, context_len],
+            properties={**{name: IntegerAttr(size, i64) for name, size in sizes.items()}, "scale": FloatAttr(scale, f64)},
+            result_types=[SSAValue.get(q).type],
+            attributes=located(loc),
+        )
+
+    def verify_(self) -> None:
+        cache = self.cache.type
+        assert isinstance(cache, KVCacheType)
+        heads, kv_heads, head_dim = (p.value.data for p in (self.heads, self.kv_heads, self.head_dim))
+        if (cache.kv_heads.data, cache.head_dim.data) != (kv_heads, head_dim):
+            raise self.fail(
+                f"cache has {cache.kv_heads.data} heads of {cache.head_dim.data}, expected {kv_heads} of {head_dim}, kv_heads and head_dim"
+            )
+        if heads % kv_heads:
+            raise self.fail(f"heads is {heads}, expected a multiple of kv_heads = {kv_heads}")
+        rows, _ = self.dimensions("q", self.q, 2)
+        sequences, _ = self.dimensions("block_table", self.block_table, 2)
+        self.expect_shape("q", self.q, (rows, heads * head_dim), "heads times head_dim")
+        self.expect_shape("query_start", self.query_start, (one_more(sequences),), "one more than the sequences of block_table")
+        self.expect_shape("context_len", self.context_len, (sequences,), "the sequences of block_table")
+        self.expect_like("result", self.result, self.q, "q")

@@ -1,0 +1,41 @@
+"""Products with checkpoint weights."""
+
+from __future__ import annotations
+
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, result_def, traits_def
+from xdsl.traits import Pure
+
+from lamella.dialects.attributes import ResultTyped, element_type_of
+from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor
+
+
+@irdl_op_definition
+class LinearOp(TransformerOp, ResultTyped):
+    """x[N,K], weight[O,K] (, bias[O]) -> [N,O]: x @ weightᵀ (+ bias), accumulated in float32, rounded once to the result's element type."""
+
+    name = "transformer.linear"
+
+    x = operand_def(FloatTensor)
+    weight = operand_def(FloatTensor)
+    bias = opt_operand_def(FloatTensor)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self, x: Value, weight: Value, bias: Value | None = None, *, element: Attribute | None = None, loc: str | None = None
+    ) -> None:
+        x, weight = SSAValue.get(x), SSAValue.get(weight)
+        result = named_tensor(element or element_type_of(x), [*dimensions_of(x.type)[:-1], dimensions_of(weight.type)[0]])
+        super().__init__(operands=[x, weight, bias], result_types=[result], attributes=located(loc))
+
+    def verify_(self) -> None:
+        rows, inner = self.dimensions("x", self.x, 2)
+        outputs, _ = self.dimensions("weight", self.weight, 2)
+        self.expect_shape("weight", self.weight, (outputs, inner), "the last axis of x")
+        self.expect_element("weight", self.weight, self.x, "that of x")
+        if self.bias is not None:
+            self.expect_shape("bias", self.bias, (outputs,), "the outputs of weight")
+            self.expect_element("bias", self.bias, self.weight, "that of weight")
+        self.expect_shape("result", self.result, (rows, outputs), "the rows of x and the outputs of weight")

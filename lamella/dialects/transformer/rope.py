@@ -1,0 +1,145 @@
+"""Rotary position embeddings: by formula, or with the rows of a shared table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, TensorType, f32, f64, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.traits import Pure
+
+from lamella.dialects.attributes import attribute_of
+from lamella.dialects.transformer.types import FloatTensor, IndexTensor, TransformerOp, Value, WideTensor, located
+
+Scaling = Mapping[str, "int | float | str"]
+"""`{}`, or a checkpoint's RoPE scaling with its kind under `rope_type`."""
+
+STYLES = ("half", "paired")
+
+
+class TurningOp(TransformerOp):
+    """What rope and rotate share: heads of x[N, heads·head_dim] whose first rotary_dim dimensions turn, in `style`.
+
+    The partner of dimension d is d ± rotary_dim/2 in style `half`, d ^ 1 in style `paired`.
+    """
+
+    heads = prop_def(IntegerAttr)
+    head_dim = prop_def(IntegerAttr)
+    rotary_dim = prop_def(IntegerAttr)
+    style = prop_def(StringAttr)
+
+    traits = traits_def(Pure())
+
+    def verify_(self) -> None:
+        x, positions = self.operands[:2]
+        rows, _ = self.dimensions("x", x, 2)
+        heads, head_dim, rotary = (p.value.data for p in (self.heads, self.head_dim, self.rotary_dim))
+        self.expect_shape("x", x, (rows, heads * head_dim), "heads times head_dim")
+        self.expect_shape("positions", positions, (rows,), "the rows of x")
+        self.expect_like("result", self.results[0], x, "x")
+        if rotary % 2 or not 0 < rotary <= head_dim:
+            raise self.fail(f"rotary_dim is {rotary}, expected an even number from 2 to head_dim = {head_dim}")
+        if self.style.data not in STYLES:
+            raise self.fail(f'style is "{self.style.data}", expected "half" or "paired"')
+
+
+def turning_properties(heads: int, head_dim: int, rotary_dim: int, style: str) -> dict[str, Attribute]:
+    """The properties that rope and rotate share."""
+    sizes = {"heads": heads, "head_dim": head_dim, "rotary_dim": rotary_dim}
+    return {**{name: IntegerAttr(size, i64) for name, size in sizes.items()}, "style": StringAttr(style)}
+
+
+@irdl_op_definition
+class RopeOp(TurningOp):
+    """x[N,H·D], positions[N] -> x: pairs of dimensions turned by position·theta^(-2j/rotary_dim), after `scaling`."""
+
+    name = "transformer.rope"
+
+    x = operand_def(FloatTensor)
+    positions = operand_def(IndexTensor)
+    theta = prop_def(FloatAttr)
+    scaling = prop_def(DictionaryAttr)
+    result = result_def(FloatTensor)
+
+    def __init__(
+        self,
+        x: Value,
+        positions: Value,
+        *,
+        heads: int,
+        head_dim: int,
+        rotary_dim: int,
+        theta: float,
+        scaling: Scaling,
+        style: str,
+        loc: str | None = None,
+    ) -> None:
+        properties = turning_properties(heads, head_dim, rotary_dim, style)
+        super().__init__(
+            operands=[x, positions],
+            properties={**properties, "theta": FloatAttr(theta, f64), "scaling": attribute_of(scaling)},
+            result_types=[SSAValue.get(x).type],
+            attributes=located(loc),
+        )
+
+
+@irdl_op_definition
+class RopeTableOp(TransformerOp):
+    """-> [length, rotary_dim] f32: row p holds cos(p·f_j) for all j, then sin(p·f_j)."""
+
+    name = "transformer.rope_table"
+
+    length = prop_def(IntegerAttr)
+    rotary_dim = prop_def(IntegerAttr)
+    theta = prop_def(FloatAttr)
+    scaling = prop_def(DictionaryAttr)
+    result = result_def(WideTensor)
+
+    traits = traits_def(Pure())
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, length: int, *, rotary_dim: int, theta: FloatAttr, scaling: DictionaryAttr) -> None:
+        super().__init__(
+            properties={"length": IntegerAttr(length, i64), "rotary_dim": IntegerAttr(rotary_dim, i64), "theta": theta, "scaling": scaling},
+            result_types=[TensorType(f32, [length, rotary_dim])],
+        )
+
+    def verify_(self) -> None:
+        self.expect_shape("result", self.result, (self.length.value.data, self.rotary_dim.value.data), "length and rotary_dim")
+
+
+@irdl_op_definition
+class RotateOp(TurningOp):
+    """x[N,H·D], positions[N], table[T,rotary_dim] f32 -> x: `rope` with the table's row of each position; positions are below T."""
+
+    name = "transformer.rotate"
+
+    x = operand_def(FloatTensor)
+    positions = operand_def(IndexTensor)
+    table = operand_def(WideTensor)
+    result = result_def(FloatTensor)
+
+    def __init__(
+        self,
+        x: Value,
+        positions: Value,
+        table: Value,
+        *,
+        heads: int,
+        head_dim: int,
+        rotary_dim: int,
+        style: str,
+        loc: str | None = None,
+    ) -> None:
+        super().__init__(
+            operands=[x, positions, table],
+            properties=turning_properties(heads, head_dim, rotary_dim, style),
+            result_types=[SSAValue.get(x).type],
+            attributes=located(loc),
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        length, _ = self.dimensions("table", self.table, 2)
+        self.expect_shape("table", self.table, (length, self.rotary_dim.value.data), "rotary_dim")

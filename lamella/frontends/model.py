@@ -1,0 +1,119 @@
+"""A path enters: a Hugging Face folder, a GGUF file or a bare config.json; configuration, weights and tokenizer leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lamella.checkpoints import GgufSource, RandomSource, SafetensorsSource, TensorSource, has_safetensors, is_gguf, read_gguf
+from lamella.errors import CheckpointError, ModelNotFoundError, PromptError
+from lamella.frontends.config import ModelConfig
+from lamella.frontends.gguf import gguf_config, gguf_generation, gguf_harmless, gguf_names
+from lamella.frontends.huggingface import DTYPES, GenerationDefaults, read_config, read_generation
+from lamella.frontends.llama import source_names, weight_shapes
+from lamella.tokenizer import Tokenizer, has_tokenizer
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+KINDS = "a folder with config.json and safetensors, a .gguf file, or a config.json"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """All that was on disk, read and checked; no tensor is loaded and no tokenizer started yet."""
+
+    path: Path
+    config: ModelConfig
+    source: TensorSource
+    tokenizer: Tokenizer | None
+    generation: GenerationDefaults
+
+    def require_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises PromptError when the model has none."""
+        if self.tokenizer is None:
+            where, expected = str(self.path), "tokenizer.json beside config.json"
+            raise PromptError("this model has no tokenizer", where=where, expected=expected, remedy="give token ids: --prompt-ids 1,2,3")
+        return self.tokenizer
+
+
+def open_model(path: str | Path, *, random_weights: int | None = None) -> LoadedModel:
+    """
+    Opens a model. With `random_weights`, a seed, the weights are made up, and only the configuration (and tokenizer) is read.
+    Raises ModelNotFoundError, ConfigError, UnknownArchitectureError, CheckpointError, TensorError, DtypeError.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise ModelNotFoundError("no such file or folder", where=str(path), expected=KINDS)
+    if path.is_dir():
+        return _open_folder(path, random_weights)
+    if path.suffix == ".gguf" or is_gguf(path):
+        return _open_gguf(path, random_weights)
+    if path.suffix == ".json":
+        if random_weights is None:
+            remedy = f"pass the folder {path.parent}" if has_safetensors(path.parent) else "add --random-weights SEED"
+            raise ModelNotFoundError("a configuration alone has no weights", where=str(path), expected=KINDS, remedy=remedy)
+        return _open_random(path, random_weights)
+    if path.suffix in PICKLES:
+        raise _refused_pickle(path)
+    remedy = "pass the folder that holds it" if path.suffix == ".safetensors" else None
+    raise ModelNotFoundError("not a model", where=str(path), expected=KINDS, remedy=remedy)
+
+
+def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
+    config_file = folder / "config.json"
+    ggufs = sorted(folder.glob("*.gguf"))
+    if not config_file.is_file():
+        remedy = f"pass the file: {ggufs[0]}" if ggufs else None
+        raise ModelNotFoundError("the folder holds no config.json", where=str(folder), expected=KINDS, remedy=remedy)
+    if random_weights is not None:
+        return _open_random(config_file, random_weights)
+    config, has_dtype = read_config(config_file)
+    if not has_safetensors(folder):
+        pickles = sorted(f for f in folder.iterdir() if f.suffix in PICKLES)
+        if pickles:
+            raise _refused_pickle(pickles[0])
+        remedy = f"pass the file: {ggufs[0]}" if ggufs else "for weights made up from a seed add --random-weights SEED"
+        raise ModelNotFoundError("the folder holds no weights", where=str(folder), expected="model.safetensors or its index", remedy=remedy)
+    source = SafetensorsSource.open(folder, _names(config), weight_shapes(config), tied=config.tied)
+    if not has_dtype:
+        config = replace(config, dtype=source.dtype("embed"))
+    return LoadedModel(folder, config, source, _tokenizer(folder), read_generation(folder, config))
+
+
+def _open_gguf(file: Path, random_weights: int | None) -> LoadedModel:
+    header = read_gguf(file)
+    config = gguf_config(header)
+    shapes = weight_shapes(config)
+    source: TensorSource
+    if random_weights is None:
+        source = GgufSource.open(header, gguf_names(shapes), shapes, gguf_harmless)
+    else:
+        source = RandomSource(shapes, random_weights, config.dtype)
+    tokenizer = Tokenizer(file.parent, file.name) if "tokenizer.ggml.model" in header.metadata else None
+    return LoadedModel(file, config, source, tokenizer, gguf_generation(config))
+
+
+def _open_random(config_file: Path, seed: int) -> LoadedModel:
+    config, _ = read_config(config_file)
+    source = RandomSource(weight_shapes(config), seed, config.dtype)
+    folder = config_file.parent
+    return LoadedModel(config_file, config, source, _tokenizer(folder), read_generation(folder, config))
+
+
+def _names(config: ModelConfig) -> Mapping[str, str]:
+    """Stored names of exactly the tensors that have a shape."""
+    names = source_names(config)
+    return {canonical: names[canonical] for canonical in weight_shapes(config)}
+
+
+def _tokenizer(folder: Path) -> Tokenizer | None:
+    return Tokenizer(folder) if has_tokenizer(folder) else None
+
+
+def _refused_pickle(file: Path) -> CheckpointError:
+    # Unpickling runs whatever code the file holds.
+    remedy = "convert it: load it with transformers where you trust it and call save_pretrained(folder, safe_serialization=True)"
+    return CheckpointError("pickled weights are never opened", where=str(file), expected="model.safetensors", remedy=remedy)
+
+
+__all__ = ["DTYPES", "LoadedModel", "open_model"]

@@ -1,0 +1,1 @@
+"""From one level to the next: one module an arrow."""

@@ -1,0 +1,231 @@
+"""The contract skeletons: programs take rows of the weights (`gemv`, one token) or tiles of tokens by weight rows (`mma`).
+
+Contractions whose results meet in one epilogue are computed side by side; the others split the grid between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import f32, i64
+from xdsl.ir import SSAValue
+
+from lamella.dialects import kernel
+from lamella.dialects.attributes import shape_of
+from lamella.dialects.kernel.types import shape
+from lamella.dialects.messages import subject
+from lamella.dialects.tile import ContractOp, FusedOp, RotateOp, ScheduleAttr, YieldOp
+from lamella.errors import PassError
+from lamella.lowering.kernel_builder import Operand
+from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, Store, python_int, source_of
+from lamella.passes.feasibility import Parts, parts
+
+MAX_UNROLLED = 8
+"""Trips of a loop over K that are written out, so that the loads of all of them are in flight."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """Contractions side by side: their columns, the programs they take, and what is stored after them."""
+
+    contracts: list[ContractOp]
+    stores: list[Store]
+    width: int
+    tiles: int
+    rotations: list[RotateOp]
+
+
+class ContractEmitter(Emitter):
+    """An emitter that rotates the columns a program accumulated: partners lie side by side, so a pair is split, turned and joined."""
+
+    def __init__(self, fused: FusedOp, name: str, schedule: ScheduleAttr, *, num_stages: int = 1) -> None:
+        super().__init__(fused, name, schedule, num_stages=num_stages)
+        self.pairs: dict[Place, Operand] = {}
+        """Places of accumulated columns, with the first column of each."""
+
+    def emit(self, value: SSAValue, place: Place) -> SSAValue:
+        if not isinstance(value.owner, RotateOp) or place not in self.pairs:
+            return super().emit(value, place)
+        with self.b.source(source_of(value.owner)):
+            return self._turn(value.owner, place)
+
+    def _turn(self, op: RotateOp, place: Place) -> SSAValue:
+        b, dim, rotary = self.b, python_int(op.head_dim), python_int(op.rotary_dim)
+        x = self.emit(op.x, place)
+        sizes = shape(x)
+        even, odd = b.split(b.reshape(x, (*sizes[:-1], sizes[-1] // 2, 2)))
+        column = b.add(b.mul(b.arange(sizes[-1] // 2), 2), self.pairs[place])
+        d = b.mod(column, dim)
+        turns = b.lt(d, rotary)
+        mask = None if rotary == dim else turns
+        width = shape_of(op.x)[1]
+        if width % sizes[-1]:
+            mask = b.all_of(mask, b.lt(column, width))
+        angle = b.floordiv(d, 2)
+        if len(sizes) == 2:
+            angle, turns = b.expand(angle, 0), b.expand(turns, 0)
+            mask = b.expand(mask, 0) if mask is not None else None
+        cos = b.named("cos", self.emit(op.rows, Place(place.rows, angle, place.row_mask, mask)))
+        sine_at = Place(place.rows, b.add(angle, rotary // 2), place.row_mask, mask)
+        sin = b.named("sin", self.emit(op.rows, sine_at))
+        first = b.sub(b.mul(even, cos), b.mul(odd, sin))
+        second = b.add(b.mul(odd, cos), b.mul(even, sin))
+        if rotary < dim:
+            first, second = b.where(turns, first, even), b.where(turns, second, odd)
+        return b.reshape(b.join(first, second), sizes)
+
+
+def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
+    """The components of a region with their stores. Raises PassError when a stored value belongs to none."""
+    stores: list[list[Store]] = [[] for _ in split.components]
+    for item in e.stores:
+        owner = item.owner
+        if owner is None or owner not in split.component_of:
+            raise PassError("a region stores a value that no contraction decides the place of", where=subject(e.fused))
+        stores[split.component_of[owner]].append(item)
+    out: list[Component] = []
+    for number, (contracts, kept) in enumerate(zip(split.components, stores, strict=True)):
+        width = shape_of(contracts[0].result)[1]
+        rotations = [op for op in split.epilogue if isinstance(op, RotateOp) and split.component_of[op] == number]
+        out.append(Component(contracts, kept, width, -(-width // columns), rotations))
+    return out
+
+
+def over_components(e: Emitter, found: list[Component], body: Callable[[Component, Operand], None]) -> None:
+    """Runs `body(component, tile)` in the programs of each component: one branch a component, none for a single one."""
+    b = e.b
+    program = b.named("program", b.program_id(0))
+
+    def branch(number: int, first: int) -> None:
+        component = found[number]
+        if number == len(found) - 1:
+            body(component, b.sub(program, first))
+            return
+        with b.if_(b.lt(program, first + component.tiles)), e.scope():
+            body(component, b.sub(program, first))
+        with b.else_(), e.scope():
+            branch(number + 1, first + component.tiles)
+
+    branch(0, 0)
+
+
+def finish_component(
+    e: ContractEmitter, component: Component, place: Place, start: Operand, results: tuple[SSAValue, ...], whole: bool
+) -> None:
+    """Runs the epilogue of a component on its accumulated columns."""
+    e.pairs[place] = start
+    if whole:
+        e.covers(place.rows, component.width, place)
+    for contract, block in zip(component.contracts, results, strict=True):
+        e.define(contract.result, place, block)
+    for item in component.stores:
+        e.store(item, place)
+
+
+def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """One token: a program multiplies x by `rows` whole weight rows, `k` columns at a time."""
+    e = ContractEmitter(fused, name, schedule)
+    b = e.b
+    block_n, block_k = schedule.get("rows"), schedule.get("k")
+    split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
+    x = split.contracts[0].x
+    k = shape_of(x)[1]
+    e.chunk = block_k
+    found = components(e, split, block_n)
+    once = k <= block_k
+    if once:
+        e.emit(x, e.whole(0, None, k))
+    else:
+        e.stage([x], Place(0, None))
+
+    def weights(contract: ContractOp, n: SSAValue, n_mask: SSAValue | None, at: Place) -> SSAValue:
+        with b.source(source_of(contract)):
+            assert at.cols is not None
+            wide = weight_size(contract) > INT32_ELEMENTS
+            rows, cols = (b.cast(n, i64), b.cast(at.cols, i64)) if wide else (n, at.cols)
+            offsets = b.add(b.mul(b.expand(rows, 1), k), b.expand(cols, 0))
+            mask = b.all_of(
+                b.expand(n_mask, 1) if n_mask is not None else None, b.expand(at.col_mask, 0) if at.col_mask is not None else None
+            )
+            return b.named("w", b.load(e.pointers[contract.weight], offsets, mask, eviction="first"))
+
+    def product(contract: ContractOp, w: SSAValue, at: Place) -> SSAValue:
+        xs = e.emit(x, at)
+        with b.source(source_of(contract)):
+            return b.mul(b.cast(w, f32), b.expand(b.cast(xs, f32), 0))
+
+    def body(component: Component, tile: Operand) -> None:
+        start = b.mul(tile, block_n)
+        n = b.named("n", b.add(start, b.arange(block_n)))
+        n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
+        if once:
+            at = e.whole(0, None, k)
+            loaded = [weights(c, n, n_mask, at) for c in component.contracts]
+            sums = [product(c, w, at) for c, w in zip(component.contracts, loaded, strict=True)]
+        else:
+            zeros = [b.named("acc", b.full((block_n, block_k), 0.0, f32)) for _ in component.contracts]
+            unroll = -(-k // block_k) <= MAX_UNROLLED
+            with b.for_(0, k, block_k, init=zeros, unroll=unroll) as loop, e.scope():
+                at = e.columns(0, None, loop.index, block_k, k)
+                loaded = [weights(c, n, n_mask, at) for c in component.contracts]
+                products = [product(c, w, at) for c, w in zip(component.contracts, loaded, strict=True)]
+                loop.yields(*(b.add(acc, p) for acc, p in zip(loop.values, products, strict=True)))
+            sums = list(loop.results)
+        results: list[SSAValue] = []
+        for contract, total in zip(component.contracts, sums, strict=True):
+            with b.source(source_of(contract)):
+                results.append(b.named("y", b.reduce(total, "sum", 1)))
+        place = Place(0, n, None, n_mask)
+        finish_component(e, component, place, start, tuple(results), block_n >= component.width)
+
+    over_components(e, found, body)
+    return b.finish(), (sum(c.tiles for c in found), 1, 1)
+
+
+def weight_size(contract: ContractOp) -> int:
+    """Elements of a contraction's weight."""
+    rows, columns = shape_of(contract.weight)
+    return rows * columns
+
+
+def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """Several tokens: a program accumulates a tile of `m` tokens by `n` weight rows, `k` columns at a time, on the tensor cores."""
+    e = ContractEmitter(fused, name, schedule, num_stages=schedule.get("stages"))
+    b = e.b
+    block_m, block_n, block_k = schedule.get("m"), schedule.get("n"), schedule.get("k")
+    split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
+    x = split.contracts[0].x
+    tokens, k = shape_of(x)
+    e.chunk = block_k
+    found = components(e, split, block_n)
+    m = b.add(b.mul(b.program_id(1), block_m), b.arange(block_m)) if tokens > block_m else b.arange(block_m)
+    rows = b.named("m", b.expand(m, 1))
+    row_mask = None if tokens % block_m == 0 else b.lt(rows, tokens)
+    e.stage([x], Place(rows, None, row_mask))
+
+    def body(component: Component, tile: Operand) -> None:
+        start = b.mul(tile, block_n)
+        n = b.named("n", b.expand(b.add(start, b.arange(block_n)), 0))
+        n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
+        zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in component.contracts]
+        trips = -(-k // block_k)
+        stages = schedule.get("stages") if trips > 1 else None
+        with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
+            at = e.columns(rows, row_mask, loop.index, block_k, k)
+            xs = b.broadcast(e.emit(x, at), (block_m, block_k))
+            down = b.expand(b.add(b.arange(block_k), loop.index), 1)
+            down_mask = None if k % block_k == 0 else b.lt(down, k)
+            sums: list[SSAValue] = []
+            for contract, acc in zip(component.contracts, loop.values, strict=True):
+                with b.source(source_of(contract)):
+                    wide = weight_size(contract) > INT32_ELEMENTS
+                    across, inner = (b.cast(n, i64), b.cast(down, i64)) if wide else (n, down)
+                    w = b.load(e.pointers[contract.weight], b.add(b.mul(across, k), inner), b.all_of(n_mask, down_mask))
+                    sums.append(b.dot(xs, b.named("w", w), acc))
+            loop.yields(*sums)
+        place = Place(rows, n, row_mask, n_mask)
+        finish_component(e, component, place, start, loop.results, block_n >= component.width)
+
+    over_components(e, found, body)
+    return b.finish(), (sum(c.tiles for c in found), -(-tokens // block_m), 1)

@@ -1,0 +1,88 @@
+"""The pass: each distinct region becomes a kernel, each region a launch of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+
+from lamella.dialects import kernel
+from lamella.dialects.host import LaunchOp
+from lamella.dialects.messages import subject
+from lamella.dialects.tile import FusedOp
+from lamella.errors import PassError
+from lamella.lowering.tile_to_kernel import attend, contract, row, sample
+from lamella.passes.choose_schedule import longest_query
+
+
+@dataclass(frozen=True)
+class TileToKernel(ModulePass):
+    """Lowers regions on buffers to kernels and launches.
+
+    Before:
+        tile.fused schedule <row, {columns = 8, rows = 1, warps = 4}> ins(%x : memref<3x8xf32>) outs(%y : memref<3x8xf32>)
+            attributes {kernel = "row_0"} { … tile.map "silu"(%0) … }
+    After:
+        kernel.func @row_0(%x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) { … }
+        host.launch @row_0 grid [3, 1, 1] ins(%x : memref<3x8xf32>) outs(%y : memref<3x8xf32>)
+
+    A skeleton decides which program computes which rows and columns; what is computed there is pulled from the region op by op, each by
+    its own rule. Expects schedules (`choose-schedule`) and kernel names (`number-kernels`); regions of one name are lowered once.
+    """
+
+    name = "tile-to-kernel"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        lowered: dict[str, tuple[int, int, int]] = {}
+        for function in [o for o in op.ops if isinstance(o, func.FuncOp) and not o.is_declaration]:
+            longest = longest_query(function)
+            for fused in [o for o in function.body.block.ops if isinstance(o, FusedOp)]:
+                name = kernel_name(fused)
+                if name not in lowered:
+                    made, lowered[name] = lower_region(fused, name, longest)
+                    op.body.block.add_op(made)
+                replace_by_launch(fused, name, lowered[name])
+
+
+def kernel_name(fused: FusedOp) -> str:
+    """The name `number-kernels` gave the region. Raises PassError when it has none."""
+    name = fused.attributes.get("kernel")
+    if not isinstance(name, StringAttr):
+        raise PassError("a region without a kernel name", where=subject(fused), remedy="run number-kernels first")
+    return name.data
+
+
+def lower_region(fused: FusedOp, name: str, longest_query: int) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """The kernel of one region and its grid. Raises PassError for a region without a schedule or with an unknown skeleton."""
+    schedule = fused.schedule
+    if schedule is None:
+        raise PassError("a region without a schedule", where=subject(fused), remedy="run choose-schedule first")
+    match schedule.skeleton.data:
+        case "row":
+            return row.lower(fused, name, schedule)
+        case "gemv":
+            return contract.lower_gemv(fused, name, schedule)
+        case "mma":
+            return contract.lower_mma(fused, name, schedule)
+        case "attend":
+            return attend.lower_attend(fused, name, schedule, longest_query)
+        case "merge":
+            return attend.lower_merge(fused, name, schedule)
+        case "sample":
+            return sample.lower(fused, name, schedule)
+        case other:
+            raise PassError(f"no kernel skeleton {other}", where=subject(fused))
+
+
+def replace_by_launch(fused: FusedOp, name: str, grid: tuple[int, int, int]) -> None:
+    """Puts a launch where the region was."""
+    block = fused.parent_block()
+    assert block is not None
+    launch: Operation = LaunchOp(name, grid, fused.ins, fused.outs, loc=fused.loc.data if fused.loc else None)
+    block.insert_op_before(launch, fused)
+    fused.detach()
+    fused.erase()

@@ -1,0 +1,401 @@
+"""Pulls the values of a region into a kernel: each is emitted where it is needed, at the rows and columns that need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, f32, i32, i64
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from lamella.dialects.attributes import element_type_of, python_value, shape_of
+from lamella.dialects.kernel import PointerType
+from lamella.dialects.kernel.types import shape
+from lamella.dialects.messages import location, subject
+from lamella.dialects.tile import CastOp, ConstantOp, FusedOp, GatherOp, MapOp, ReduceOp, RotateOp, ScatterOp, ScheduleAttr, SlotsOp
+from lamella.errors import PassError, nearest
+from lamella.lowering.kernel_builder import KernelBuilder, Operand
+from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
+
+INT32_ELEMENTS = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """The rows and columns a block covers, with masks where it sticks out.
+
+    One row: `rows` is a scalar and `cols` a vector. Several: `rows` is [R,1] and `cols` [1,C] (or [R,C], when each row has columns of its
+    own). Vectors along the rows have no `cols`. Two places are the same only when they are the same object.
+    """
+
+    rows: Operand
+    cols: SSAValue | None
+    row_mask: SSAValue | None = None
+    col_mask: SSAValue | None = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """Something a region leaves behind: a value in its buffer, or the rows of a scatter in the cache."""
+
+    value: SSAValue
+    pointer: SSAValue
+    scatter: ScatterOp | None = None
+
+    @property
+    def owner(self) -> Operation | None:
+        """The op whose place decides where the store happens."""
+        if self.scatter is not None:
+            return self.scatter
+        return self.value.owner if isinstance(self.value.owner, Operation) else None
+
+
+class Emitter:
+    """The kernel of one region under construction. Skeletons decide places; `emit` and `store` follow the region's ops."""
+
+    def __init__(self, fused: FusedOp, name: str, schedule: ScheduleAttr, *, num_stages: int = 1) -> None:
+        self.fused = fused
+        self.schedule = schedule
+        self.block = fused.body.block
+        parameters: dict[str, PointerType] = {}
+        yielded = fused.terminator.values
+        names = [a.name_hint or "arg" for a in self.block.args]
+        names += [f"{(v.name_hint or 'out')}_out" for v in yielded]
+        for raw, buffer in zip(names, [*fused.ins, *fused.outs], strict=True):
+            assert isinstance(buffer.type, MemRefType)
+            unique = hint = re.sub(r"\W", "_", re.sub(r"^layers\.\d+\.", "", raw))
+            number = 1
+            while f"{unique}_ptr" in parameters:
+                unique, number = f"{hint}_{number}", number + 1
+            parameters[f"{unique}_ptr"] = PointerType(element_type_of(buffer))
+        self.b = KernelBuilder(name, parameters, num_warps=schedule.get("warps"), num_stages=num_stages)
+        inputs = self.b.parameters[: len(fused.ins)]
+        self.pointers: dict[SSAValue, SSAValue] = dict(zip(self.block.args, inputs, strict=True))
+        self.stores = self._stores(yielded, self.b.parameters[len(fused.ins) :])
+        self.chunk = schedule.get("columns") if "columns" in schedule.options.data else 1 << 30
+        self._memo: list[dict[tuple[SSAValue, Place], SSAValue]] = [{}]
+        self._reduced: list[dict[tuple[SSAValue, Operand], SSAValue]] = [{}]
+        self._wide: dict[tuple[Operand, int], Place] = {}
+        self._vectors: dict[Place, Place] = {}
+        self._along: dict[Operand, Place] = {}
+
+    def _stores(self, yielded: Sequence[SSAValue], pointers: Sequence[SSAValue]) -> list[Store]:
+        out: list[Store] = []
+        for value, pointer in zip(yielded, pointers, strict=True):
+            if not isinstance(value.owner, ScatterOp):
+                out.append(Store(value, pointer))
+            chain: list[ScatterOp] = []
+            written = value.owner
+            while isinstance(written, ScatterOp):
+                chain.append(written)
+                written = written.cache.owner
+            out.extend(Store(scatter.values, pointer, scatter) for scatter in reversed(chain))
+        return out
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Values emitted inside are not used outside: the body of a loop or a branch."""
+        self._memo.append({})
+        self._reduced.append({})
+        wide = dict(self._wide)
+        try:
+            yield
+        finally:
+            self._memo.pop()
+            self._reduced.pop()
+            self._wide = wide
+
+    def define(self, value: SSAValue, place: Place, block: SSAValue) -> None:
+        """Says that `value` at `place` is `block`: how a skeleton hands over what it computed itself."""
+        self._memo[-1][value, place] = block
+
+    def covers(self, rows: Operand, width: int, place: Place) -> None:
+        """Says that `place` holds whole rows of `width` columns, so that reductions over that width use it."""
+        self._wide[rows, width] = place
+
+    # Places
+
+    def columns(self, rows: Operand, row_mask: SSAValue | None, start: Operand, size: int, width: int) -> Place:
+        """The place of `size` columns from `start`, of a value `width` columns wide."""
+        cols = self.b.add(self.b.arange(size), start)
+        mask = None if width % size == 0 else self.b.lt(cols, width)
+        if isinstance(rows, SSAValue) and len(shape(rows)) == 2:
+            cols = self.b.expand(cols, 0)
+            mask = self.b.expand(mask, 0) if mask is not None else None
+        return Place(rows, cols, row_mask, mask)
+
+    def along(self, rows: Operand) -> Place:
+        """The place of a vector's numbers at `rows`, unmasked; the same object each time."""
+        found = self._along.get(rows)
+        if found is None:
+            found = self._along[rows] = Place(rows, None)
+        return found
+
+    def whole(self, rows: Operand, row_mask: SSAValue | None, width: int) -> Place:
+        """The place of whole rows, made once for each width."""
+        found = self._wide.get((rows, width))
+        if found is None:
+            found = self.columns(rows, row_mask, 0, 1 << max(0, width - 1).bit_length(), width)
+            self._wide[rows, width] = found
+        return found
+
+    # Values
+
+    def emit(self, value: SSAValue, place: Place) -> SSAValue:
+        """The block of `value` at `place`. Raises PassError for an op that no rule emits."""
+        for memo in reversed(self._memo):
+            if (value, place) in memo:
+                return memo[value, place]
+        if isinstance(value, BlockArgument):
+            block = self._load(value, place)
+        else:
+            assert isinstance(value.owner, Operation)
+            with self.b.source(source_of(value.owner)):
+                rule = RULES.get(type(value.owner))
+                if rule is None:
+                    raise PassError(f"{value.owner.name} has no form inside this kernel", where=subject(self.fused))
+                block = rule(self, value.owner, place)
+        if value.name_hint and block.name_hint is None:
+            block.name_hint = value.name_hint
+        self._memo[-1][value, place] = block
+        return block
+
+    def _load(self, argument: SSAValue, place: Place) -> SSAValue:
+        sizes, pointer = shape_of(argument), self.pointers[argument]
+        hint = (argument.name_hint or "value").rpartition(".")[2]
+        with self.b.source("load"):
+            if len(sizes) == 0:
+                return self.b.named(hint, self.b.load(pointer, 0))
+            if len(sizes) == 1 and place.cols is not None:
+                return self.b.named(hint, self.b.load(pointer, place.cols, place.col_mask))
+            if len(sizes) == 1:
+                return self.b.named(hint, self.b.load(pointer, place.rows, place.row_mask))
+            offsets, mask = self.offsets(sizes, place)
+            return self.b.named(hint, self.b.load(pointer, offsets, mask))
+
+    def offsets(self, sizes: Sequence[int], place: Place) -> tuple[Operand, SSAValue | None]:
+        """Element offsets and mask of `place` in a row-major matrix of `sizes`; an axis of size 1 stretches."""
+        assert len(sizes) == 2
+        b, rows, cols, width = self.b, place.rows, place.cols, sizes[1]
+        if sizes[0] * width > INT32_ELEMENTS and isinstance(rows, SSAValue):
+            rows, cols = b.cast(rows, i64), None if cols is None else b.cast(cols, i64)
+        by_row = 0 if sizes[0] == 1 else b.mul(rows, width)
+        row_mask = None if sizes[0] == 1 else place.row_mask
+        if width == 1 or cols is None:
+            return by_row, row_mask
+        return b.add(by_row, cols), b.all_of(row_mask, place.col_mask)
+
+    def along_rows(self, value: SSAValue, place: Place) -> SSAValue:
+        """A vector with one number a row, at the rows of `place`."""
+        return self.emit(value, self._vector(place))
+
+    def _vector(self, place: Place) -> Place:
+        found = self._vectors.get(place)
+        if found is None:
+            found = self._vectors[place] = Place(place.rows, None, place.row_mask)
+        return found
+
+    # Reductions
+
+    def reduce(self, op: ReduceOp, place: Place) -> SSAValue:
+        """A reduction over whole rows, whatever the columns of `place`: in one block, or chunk by chunk."""
+        for reduced in reversed(self._reduced):
+            if (op.result, place.rows) in reduced:
+                return reduced[op.result, place.rows]
+        rule = REDUCTION_RULES.get(op.kind.data)
+        if rule is None:
+            raise PassError(f"no reduction {op.kind.data}", where=subject(op), remedy=nearest(op.kind.data, REDUCTION_RULES))
+        width = shape_of(op.input)[-1]
+        covered = (place.rows, width) in self._wide
+        if covered or width <= self.chunk:
+            whole = self.whole(place.rows, place.row_mask, width)
+            block = self._neutral(self.emit(op.input, whole), whole, rule.identity)
+        else:
+            block = self._accumulate(op, place, width)
+        with self.b.source(source_of(op)):
+            axis = len(shape(block)) - 1
+            result = rule.along(self.b, block, axis, keep_dims=axis > 0)
+        self._reduced[-1][op.result, place.rows] = result
+        return result
+
+    def _accumulate(self, op: ReduceOp, place: Place, width: int) -> SSAValue:
+        """The chunks of `op`'s operand combined column by column: one chunk that is left to reduce."""
+        rule = REDUCTION_RULES[op.kind.data]
+        rows = shape(place.rows)[:1] if isinstance(place.rows, SSAValue) and len(shape(place.rows)) == 2 else ()
+        start = self.b.named("partial", self.b.full((*rows, self.chunk), rule.identity, f32))
+        with self.b.for_(0, width, self.chunk, init=[start]) as loop, self.scope():
+            piece = self.columns(place.rows, place.row_mask, loop.index, self.chunk, width)
+            block = self._neutral(self.emit(op.input, piece), piece, rule.identity)
+            with self.b.source(source_of(op)):
+                loop.yields(rule.combine(self.b, loop.values[0], block))
+        return loop.results[0]
+
+    def _neutral(self, block: SSAValue, place: Place, identity: float) -> SSAValue:
+        return block if place.col_mask is None else self.b.where(place.col_mask, block, identity)
+
+    def stage(self, values: Sequence[SSAValue], place: Place) -> None:
+        """Emits the reductions that `values` need before a loop over columns starts, so that the loop does not repeat them."""
+        inside: set[Operation] = set()
+        work = [v.owner for v in values]
+        while work:
+            op = work.pop()
+            if isinstance(op, Operation) and op not in inside and op.parent is self.block:
+                inside.add(op)
+                work.extend(v.owner for v in op.operands)
+        for op in self.block.ops:
+            if op in inside and isinstance(op, ReduceOp):
+                self.reduce(op, place)
+
+    # Stores
+
+    def store(self, item: Store, place: Place) -> None:
+        """Stores one of the region's values, or one of its scatters, at `place`."""
+        if item.scatter is not None:
+            self._scatter(item.scatter, item.pointer, place)
+            return
+        block = self.emit(item.value, place)
+        sizes = shape_of(item.value)
+        with self.b.source("store"):
+            if len(sizes) == 1:
+                self.b.store(item.pointer, place.rows, block, place.row_mask)
+                return
+            offsets, mask = self.offsets(sizes, place)
+            self.b.store(item.pointer, offsets, block, mask)
+
+    def _scatter(self, op: ScatterOp, pointer: SSAValue, place: Place) -> None:
+        b = self.b
+        _, _, heads, block_size, dim = shape_of(op.cache)
+        block = self.emit(op.values, place)
+        slots = self.along_rows(op.slots, place)
+        assert place.cols is not None
+        with b.source(source_of(op)):
+            slot = b.cast(slots, i64)
+            head, offset = b.cast(b.floordiv(place.cols, dim), i64), b.cast(b.mod(place.cols, dim), i64)
+            cell = b.add(b.mul(b.floordiv(slot, block_size), 2), python_int(op.part))
+            row = b.add(b.mul(b.add(b.mul(cell, heads), head), block_size), b.mod(slot, block_size))
+            address = b.named("address", b.add(b.mul(row, dim), offset))
+            b.store(pointer, address, block, b.all_of(place.row_mask, place.col_mask))
+
+
+def python_int(attribute: IntegerAttr) -> int:
+    """An integer attribute as a number."""
+    value = python_value(attribute)
+    assert isinstance(value, int)
+    return value
+
+
+def source_of(op: Operation) -> str:
+    """What a printed line says of its origin: the model location without the layer, which all layers of a kernel share."""
+    where = re.sub(r"^layers\.\d+\.", "", location(op))
+    kind = op.kind.data if isinstance(op, MapOp | ReduceOp) else op.name.partition(".")[2]
+    return f"{where}: {kind}" if where else kind
+
+
+# Rules: how each op is emitted at a place
+
+
+def _constant(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, ConstantOp)
+    value = python_value(op.value)
+    assert isinstance(value, int | float)
+    return e.b.constant(value, element_type_of(op.result))
+
+
+def _map(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, MapOp)
+    rule = SCALAR_RULES.get(op.kind.data)
+    if rule is None:
+        raise PassError(f"no scalar rule {op.kind.data}", where=subject(op), remedy=nearest(op.kind.data, SCALAR_RULES))
+    rank = len(shape_of(op.result))
+    operands: list[SSAValue] = []
+    for value in op.inputs:
+        along_rows = rank == 1 and place.cols is None
+        operands.append(e.along_rows(value, place) if along_rows and shape_of(value) else e.emit(value, place))
+    return rule(e.b, *operands)
+
+
+def _cast(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, CastOp)
+    return e.b.cast(e.emit(op.input, place), element_type_of(op.result))
+
+
+def _reduce(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, ReduceOp)
+    return e.reduce(op, place)
+
+
+def _gather(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, GatherOp)
+    if not isinstance(op.table, BlockArgument):
+        raise PassError("a gather reads a table that this kernel computes", where=subject(op))
+    rows = e.along_rows(op.rows, place)
+    sizes, pointer = shape_of(op.table), e.pointers[op.table]
+    if len(sizes) == 1:
+        return e.b.load(pointer, rows, place.row_mask)
+    there = Place(rows, place.cols, place.row_mask, place.col_mask)
+    offsets, mask = e.offsets(sizes, there)
+    return e.b.load(pointer, offsets, mask)
+
+
+def _slots(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """The sequence of a token is the number of sequences that end at or before it; past the last one it is padding."""
+    assert isinstance(op, SlotsOp)
+    b, block = e.b, python_int(op.block)
+    sequences, blocks = shape_of(op.block_table)
+    starts, table = e.pointers[op.query_start], e.pointers[op.block_table]
+    rows = b.cast(place.rows, i32) if isinstance(place.rows, SSAValue) else b.constant(place.rows, i32)
+    if sequences == 1:
+        sequence: Operand = 0
+        real = b.lt(rows, b.load(starts, 1))
+    else:
+        size = 1 << max(0, sequences - 1).bit_length()
+        index = b.arange(size)
+        ends = b.load(starts, b.add(index, 1), b.lt(index, sequences) if size != sequences else None, INT32_ELEMENTS)
+        rank = len(shape(rows))
+        for _ in range(rank):
+            ends = b.expand(ends, 0)
+        here = b.expand(rows, rank) if rank else rows
+        passed = b.where(b.le(ends, here), 1, 0)
+        sequence = b.named("sequence", b.reduce(passed, "sum", rank))
+        real = b.lt(sequence, sequences)
+    mask = b.all_of(real, place.row_mask)
+    position = e.along_rows(op.positions, place)
+    entry = b.add(b.mul(sequence, blocks), b.floordiv(position, block))
+    number = b.load(table, entry, mask, 0)
+    return b.where(real, b.add(b.mul(number, block), b.mod(position, block)), 0)
+
+
+def _rotate(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """At a place of loaded values: the partner column is read too. A contraction's columns come as pairs and never reach this rule."""
+    assert isinstance(op, RotateOp)
+    b, dim, rotary = e.b, python_int(op.head_dim), python_int(op.rotary_dim)
+    assert place.cols is not None
+    d = b.mod(place.cols, dim)
+    half = rotary // 2
+    if op.style.data == "paired":
+        first, angle = b.eq(b.mod(d, 2), 0), b.floordiv(d, 2)
+        partner = b.where(first, b.add(place.cols, 1), b.sub(place.cols, 1))
+    else:
+        first, angle = b.lt(d, half), b.mod(d, half)
+        partner = b.where(first, b.add(place.cols, half), b.sub(place.cols, half))
+    turns = b.lt(d, rotary)
+    mask = b.all_of(place.col_mask, turns if rotary < dim else None)
+    x = e.emit(op.x, place)
+    other = e.emit(op.x, Place(place.rows, partner, place.row_mask, mask))
+    cos = e.emit(op.rows, Place(place.rows, angle, place.row_mask, mask))
+    sin = e.emit(op.rows, Place(place.rows, b.add(angle, half), place.row_mask, mask))
+    turned = b.add(b.mul(x, cos), b.mul(b.where(first, b.neg(other), other), sin))
+    return b.where(turns, turned, x) if rotary < dim else turned
+
+
+RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]] = {
+    ConstantOp: _constant,
+    MapOp: _map,
+    CastOp: _cast,
+    ReduceOp: _reduce,
+    GatherOp: _gather,
+    SlotsOp: _slots,
+    RotateOp: _rotate,
+}

@@ -1,0 +1,70 @@
+"""RoPE, the cache, attention and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from xdsl.ir import Operation, SSAValue
+
+from lamella.dialects.attributes import attributes_of, element_type_of, shape_of
+from lamella.dialects.tile import AttendOp, GatherOp, RotateOp, SampleOp, ScatterOp, SlotsOp
+from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
+
+
+def rotate(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """The rotation by the table rows of the tokens' positions; those rows are the same for every layer, so they carry no location."""
+    x, positions, table = operands
+    attributes = attributes_of(op)
+    rows = b.add(GatherOp(table, positions), "angles")
+    turned = RotateOp(
+        b.float32(x),
+        rows,
+        heads=cast(int, attributes["heads"]),
+        head_dim=cast(int, attributes["head_dim"]),
+        rotary_dim=cast(int, attributes["rotary_dim"]),
+        style=cast(str, attributes["style"]),
+        loc=b.loc,
+    )
+    return [b.cast(b.add(turned), element_type_of(op.results[0]))]
+
+
+def cache_write(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """Two scatters into the cache's slots: keys, then values. The slots are the same for every layer."""
+    cache, k, v, positions, query_start, block_table = operands
+    slots = b.add(SlotsOp(positions, query_start, block_table, block=shape_of(cache)[3]), "slots")
+    element = element_type_of(cache)
+    keyed = b.add(ScatterOp(b.cast(k, element), cache, slots, 0, loc=b.loc), "cache")
+    return [b.add(ScatterOp(b.cast(v, element), keyed, slots, 1, loc=b.loc), "cache")]
+
+
+def attention(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """One attend in float32, rounded."""
+    q, cache, block_table, query_start, context_len = operands
+    attributes = attributes_of(op)
+    attend = AttendOp(
+        q,
+        cache,
+        block_table,
+        query_start,
+        context_len,
+        heads=cast(int, attributes["heads"]),
+        kv_heads=cast(int, attributes["kv_heads"]),
+        head_dim=cast(int, attributes["head_dim"]),
+        scale=cast(float, attributes["scale"]),
+        loc=b.loc,
+    )
+    return [b.cast(b.add(attend), element_type_of(op.results[0]))]
+
+
+def sample(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """The same op one level down."""
+    return [b.add(SampleOp(operands[0], operands[1:], loc=b.loc), "next")]
+
+
+RULES: dict[str, Rule] = {
+    "transformer.rotate": rotate,
+    "transformer.cache_write": cache_write,
+    "transformer.attention": attention,
+    "transformer.sample": sample,
+}

@@ -1,0 +1,100 @@
+"""The walk that lowers a function op by op, and its table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import DYNAMIC_INDEX, FunctionType, ModuleOp, TensorType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from lamella.dialects.attributes import shape_of
+from lamella.dialects.elementwise import Elementwise, LastAxisReduction
+from lamella.dialects.messages import location, subject
+from lamella.dialects.transformer import KVCacheType
+from lamella.errors import PassError
+from lamella.lowering.transformer_to_tile import attention, elementwise, linear, norm
+from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
+
+RULES: Mapping[str, Rule] = {**elementwise.RULES, **norm.RULES, **linear.RULES, **attention.RULES}
+HANDLES = frozenset({"transformer.weight", "transformer.rope_table", "func.return"})
+"""Ops that stay: they name data that lives outside the IR."""
+
+
+def tile_type(type: Attribute) -> Attribute:
+    """The type of a value at level 2: a cache becomes the tensor of its blocks, everything else stays."""
+    if not isinstance(type, KVCacheType):
+        return type
+    shape = [DYNAMIC_INDEX, 2, type.kv_heads.data, type.block.data, type.head_dim.data]
+    return TensorType(type.element_type, shape)
+
+
+def rule_of(op: Operation) -> Rule:
+    """The rule that lowers `op`. Raises PassError when there is none."""
+    if isinstance(op, Elementwise):
+        return elementwise.elementwise
+    if isinstance(op, LastAxisReduction):
+        return elementwise.last_axis_reduction
+    rule = RULES.get(op.name)
+    if rule is None:
+        remedy = "run rope-table first" if op.name == "transformer.rope" else None
+        raise PassError("no lowering to tile ops", where=subject(op), remedy=remedy)
+    return rule
+
+
+@dataclass(frozen=True)
+class TransformerToTile(ModulePass):
+    """Lowers each transformer op to structured tile ops, with every rounding an explicit `tile.cast`.
+
+    Before:
+        %y = transformer.silu %x : tensor<1x8xbf16>
+    After:
+        %0 = tile.cast %x : tensor<1x8xbf16> -> tensor<1x8xf32>
+        %1 = tile.map "silu"(%0) : tensor<1x8xf32> -> tensor<1x8xf32>
+        %y = tile.cast %1 : tensor<1x8xf32> -> tensor<1x8xbf16>
+
+    Expects static shapes (`specialize`) and RoPE as table look-ups (`rope-table`). Weights and tables stay as handles.
+    """
+
+    name = "transformer-to-tile"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in op.ops:
+            if isinstance(function, func.FuncOp) and not function.is_declaration:
+                self.lower(function)
+
+    def lower(self, function: func.FuncOp) -> None:
+        """Replaces the body of `function` by its lowering. Raises PassError on a dynamic shape or an op without a rule."""
+        old = function.body.block
+        block = Block(arg_types=[tile_type(a.type) for a in old.args])
+        values: dict[SSAValue, SSAValue] = dict(zip(old.args, block.args, strict=True))
+        for before, after in values.items():
+            after.name_hint = before.name_hint
+        builder = TileBuilder(block)
+        for op in old.ops:
+            check_static(op)
+            if op.name in HANDLES:
+                clone = op.clone(value_mapper=values)
+                block.add_op(clone)
+                values.update(zip(op.results, clone.results, strict=True))
+                continue
+            builder.loc = location(op) or None
+            lowered = rule_of(op)(op, [values[v] for v in op.operands], builder)
+            for result, value in zip(op.results, lowered, strict=True):
+                values[result] = value
+                if result.name_hint and value.name_hint is None:
+                    value.name_hint = result.name_hint
+        results = [v.type for v in block.last_op.operands] if block.last_op else []
+        function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], results)
+        function.detach_region(function.body)
+        function.add_region(Region(block))
+
+
+def check_static(op: Operation) -> None:
+    """Raises PassError when `op` makes a tensor with a dynamic dimension."""
+    for result in op.results:
+        if isinstance(result.type, TensorType) and DYNAMIC_INDEX in shape_of(result):
+            raise PassError("a dynamic dimension", where=subject(op), got=str(shape_of(result)), remedy="run specialize first")

@@ -1,0 +1,34 @@
+"""Linear layers as contractions with rounding, and table look-ups as gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation, SSAValue
+
+from lamella.dialects.attributes import element_type_of
+from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
+
+
+def linear(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """round(x @ weightᵀ + bias), accumulated in float32."""
+    x, weight, *bias = operands
+    y = b.contract(x, weight)
+    for vector in bias:
+        y = b.map("add", y, b.float32(vector))
+    return [b.cast(y, element_type_of(op.results[0]))]
+
+
+def embedding(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """The table's rows named by the tokens."""
+    tokens, table = operands
+    return [b.gather(table, tokens)]
+
+
+def gather_rows(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """Rows of an activation."""
+    x, rows = operands
+    return [b.gather(x, rows)]
+
+
+RULES: dict[str, Rule] = {"transformer.linear": linear, "transformer.embedding": embedding, "transformer.gather_rows": gather_rows}

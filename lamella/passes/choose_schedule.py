@@ -1,0 +1,144 @@
+"""Gives each region one of its feasible skeletons and the skeleton's parameters; materializes what a schedule splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from lamella.dialects.attributes import python_value, shape_of
+from lamella.dialects.messages import subject
+from lamella.dialects.tile import (
+    AttendMergeOp,
+    AttendOp,
+    AttendPartialOp,
+    FusedOp,
+    LedgerEntryAttr,
+    SampleOp,
+    ScheduleAttr,
+    YieldOp,
+)
+from lamella.errors import PassError
+from lamella.passes import schedules
+from lamella.passes.device import Device, device
+from lamella.passes.feasibility import ANCHORS, feasible_schedules
+
+
+@dataclass(frozen=True)
+class ChooseSchedule(ModulePass):
+    """Sets `schedule` on each region; an attention whose grid would leave the device idle becomes partial results and their merge.
+
+    Before:
+        %o = tile.fused ins(%q, %cache, …) { … %a = tile.attend … ; %r = tile.cast %a ; tile.yield %r }
+    After, where splitting pays:
+        %acc, %m, %l = tile.fused schedule <attend, {splits = 32, …}> ins(%q, %cache, …) { … tile.attend_partial … }
+        %o = tile.fused schedule <merge, …> ins(%acc, %m, %l) { … tile.attend_merge … ; tile.cast … }
+
+    Expects regions (`fuse-regions`) and the function's bucket (`specialize`); raises PassError for a region no skeleton fits.
+    """
+
+    name = "choose-schedule"
+
+    arch: str = "sm_90"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = device(self.arch)
+        for function in op.ops:
+            if isinstance(function, func.FuncOp) and not function.is_declaration:
+                longest = longest_query(function)
+                for fused in [o for o in function.body.block.ops if isinstance(o, FusedOp)]:
+                    choose(fused, longest, target)
+
+
+def longest_query(function: func.FuncOp) -> int:
+    """The most tokens one sequence has in this bucket: that of `lamella.bucket`, or all tokens where there is none."""
+    bucket = function.attributes.get("lamella.bucket")
+    if isinstance(bucket, DictionaryAttr) and "longest_query" in bucket.data:
+        value = python_value(bucket.data["longest_query"])
+        assert isinstance(value, int)
+        return value
+    attends = [op for op in function.walk() if isinstance(op, AttendOp)]
+    return max((shape_of(op.q)[0] for op in attends), default=1)
+
+
+def choose(fused: FusedOp, longest: int, target: Device) -> None:
+    """Sets the schedule of one region, splitting its attention when that fills the device. Raises PassError when nothing fits."""
+    ops = [op for op in fused.body.block.ops if not isinstance(op, YieldOp)]
+    answer = feasible_schedules(ops)
+    if not answer:
+        raise PassError(f"no schedule fits this region: {'; '.join(answer.reasons)}", where=subject(fused))
+    anchor = next((op for op in ops if isinstance(op, ANCHORS)), None)
+    match answer.skeletons[0], anchor:
+        case "gemv", _:
+            schedule = schedules.gemv_schedule(ops, target)
+        case "mma", _:
+            schedule = schedules.mma_schedule(ops, target)
+        case "attend", AttendOp():
+            schedule = schedules.attend_schedule(anchor, longest, target)
+            if schedule.get("splits") > 1:
+                split_attention(fused, anchor, schedule)
+                return
+        case "merge", AttendMergeOp():
+            schedule = schedules.merge_schedule(anchor)
+        case "sample", SampleOp():
+            schedule = schedules.sample_schedule(shape_of(anchor.logits)[1])
+        case _:
+            schedule = schedules.row_schedule(ops)
+    set_schedule(fused, schedule, f"the one skeleton that fits: {answer.skeletons[0]}")
+
+
+def set_schedule(fused: FusedOp, schedule: ScheduleAttr, reason: str) -> None:
+    """Sets the schedule and records it."""
+    fused.schedule = schedule
+    entries: Sequence[LedgerEntryAttr] = fused.ledger.data if fused.ledger else ()
+    entry = LedgerEntryAttr.of("chosen", {"kind": "schedule", "schedule": schedule.skeleton.data, "reason": reason})
+    fused.ledger = ArrayAttr([*entries, entry])
+
+
+def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr) -> None:
+    """Replaces a region around `attend` by one of partial results and one that merges them and runs the epilogue."""
+    block = fused.parent_block()
+    assert block is not None
+    loc = fused.loc.data if fused.loc else None
+    splits, tile = schedule.get("splits"), schedule.get("tile")
+    used = [v for v in attend.operands]
+    place: dict[SSAValue, SSAValue] = dict(zip(fused.body.block.args, fused.ins, strict=True))
+    inputs = list(dict.fromkeys(used))
+    first = Block(arg_types=[v.type for v in inputs])
+    argument = dict(zip(inputs, first.args, strict=True))
+    for value, inner in argument.items():
+        inner.name_hint = value.name_hint
+    partial = AttendPartialOp(attend, [argument[v] for v in used], splits=splits, tile=tile)
+    for result, hint in zip(partial.results, ("acc", "max", "sum"), strict=True):
+        result.name_hint = hint
+    first.add_ops([partial, YieldOp(partial.results)])
+    entries = fused.ledger.data if fused.ledger else ()
+    producer = FusedOp([place[v] for v in inputs], [], [r.type for r in partial.results], Region(first), ledger=entries, loc=loc)
+    for outer, result in zip(producer.res, partial.results, strict=True):
+        outer.name_hint = result.name_hint
+    set_schedule(producer, schedule, f"too few programs to fill the device: the context is split {splits} ways")
+
+    rest = [op for op in fused.body.block.ops if op is not attend]
+    extra = list(dict.fromkeys(v for op in rest for v in op.operands if v in place))
+    second = Block(arg_types=[*(r.type for r in partial.results), *(v.type for v in extra)])
+    mapped: dict[SSAValue, SSAValue] = dict(zip(extra, second.args[3:], strict=True))
+    for inner, hint in zip(second.args, ("acc", "max", "sum", *(v.name_hint or "arg" for v in extra)), strict=True):
+        inner.name_hint = hint
+    merge = AttendMergeOp(*second.args[:3], loc=attend.loc.data if attend.loc else None)
+    second.add_op(merge)
+    mapped[attend.result] = merge.result
+    for op in rest:
+        second.add_op(op.clone(value_mapper=mapped))
+    consumer = FusedOp([*producer.res, *(place[v] for v in extra)], [], [r.type for r in fused.res], Region(second), loc=loc)
+    set_schedule(consumer, schedules.merge_schedule(merge), "adds up the partial results of the chunks")
+    block.insert_ops_before([producer, consumer], fused)
+    for old, new in zip(fused.res, consumer.res, strict=True):
+        new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    fused.detach()
+    fused.erase()

@@ -1,0 +1,170 @@
+"""RoPE on half-split heads enters; weights whose rows lie in pairs, and rotations of neighbours, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from lamella.dialects import signature
+from lamella.dialects.attributes import attribute_of
+from lamella.dialects.messages import location, subject
+from lamella.dialects.transformer import AttentionOp, CacheWriteOp, KVCacheType, LinearOp, RopeOp, RotateOp, WeightOp
+
+Turn = RopeOp | RotateOp
+
+
+@dataclass(frozen=True)
+class PropagateLayout(ModulePass):
+    """Pair the rows of q and k projections, so that both partners of a rotation are neighbours: rows j and j + rotary/2 become 2j, 2j + 1.
+
+    Before:
+        %w = transformer.weight "layers.0.attn.q_proj" : tensor<64x64xf32>
+        %q = transformer.linear %x, %w
+        %q2 = transformer.rotate %q, %positions, %table {head_dim = 16, rotary_dim = 16, style = "half", …}
+        … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 0>
+    After:
+        %w = transformer.weight "layers.0.attn.q_proj" layout [["pair_rows", {head_dim = 16, rotary_dim = 16}]] : tensor<64x64xf32>
+        %q = transformer.linear %x, %w
+        %q2 = transformer.rotate %q, %positions, %table {head_dim = 16, rotary_dim = 16, style = "paired", …}
+        … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 16>
+
+    q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights. The layout is a property of
+    the module and of its caches: it is chosen once, before `specialize`, for all caches or for none. Each function records the choice in
+    `lamella.layout`: `paired`, `paired already` (a checkpoint that interleaves), or `unchanged` with the reason.
+    """
+
+    name = "propagate-layout"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        functions = [f for f in op.ops if isinstance(f, FuncOp) and not f.is_declaration]
+        caches = [(f, a) for f in functions for a in f.body.block.args if isinstance(a.type, KVCacheType)]
+        if not caches:
+            return
+        survey = Survey()
+        for _, cache in caches:
+            survey.cache(cache)
+        survey.weights(op)
+        choice = survey.choice()
+        if choice["choice"] == "paired":
+            survey.pair()
+        for function in dict.fromkeys(f for f, _ in caches):
+            signature.update_type(function)
+            function.attributes[signature.LAYOUT] = attribute_of(choice)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What would change together: the rotations, their projections and weights, and the values that are caches; and what forbids it."""
+
+    turns: list[Turn] = field(default_factory=list[Turn])
+    linears: dict[LinearOp, Turn] = field(default_factory=dict[LinearOp, Turn])
+    handles: dict[WeightOp, Turn] = field(default_factory=dict[WeightOp, Turn])
+    caches: list[SSAValue] = field(default_factory=list[SSAValue])
+    refusals: list[str] = field(default_factory=list[str])
+
+    def cache(self, value: SSAValue) -> None:
+        """Follow one cache from its argument through its writers to its readers."""
+        chain = [value]
+        while chain:
+            value = chain.pop()
+            self.caches.append(value)
+            for use in value.uses:
+                match use.operation:
+                    case CacheWriteOp() as write:
+                        self.projection(write.k, write, "k")
+                        chain.append(write.result)
+                    case AttentionOp() as attention:
+                        self.projection(attention.q, attention, "q")
+                    case ReturnOp():
+                        continue
+                    case other:
+                        self.refusals.append(f"{subject(other)} uses a cache, expected cache_write, attention or return")
+
+    def projection(self, value: SSAValue, user: Operation, what: str) -> None:
+        """Take in the rotation and projection that `value`, the operand `what` of `user`, comes from."""
+        turn = value.owner
+        if not isinstance(turn, RopeOp | RotateOp):
+            self.refusals.append(f"{subject(user)}: {what} comes from {_origin(value)}, expected a rotation")
+            return
+        if turn in self.turns:
+            return
+        self.turns.append(turn)
+        if any(not self.reads_as_key_or_query(use.operation, use.index) for use in value.uses):
+            self.refusals.append(f"{subject(turn)}: its result has uses besides the cache's keys and attention's queries")
+        linear = turn.x.owner
+        if not isinstance(linear, LinearOp):
+            self.refusals.append(f"{subject(turn)}: x comes from {_origin(turn.x)}, expected a linear")
+        elif len(list(turn.x.uses)) != 1:
+            self.refusals.append(f"{subject(linear)}: its result has uses besides the rotation at {location(turn)}")
+        else:
+            self.linears[linear] = turn
+
+    @staticmethod
+    def reads_as_key_or_query(op: Operation, index: int) -> bool:
+        """Whether operand `index` of `op` meets only its counterpart, in a product over the head."""
+        return (isinstance(op, AttentionOp) and index == 0) or (isinstance(op, CacheWriteOp) and index == 1)
+
+    def weights(self, module: ModuleOp) -> None:
+        """Take in the weight handles of the projections, and find other uses of the same weights anywhere in the module."""
+        names: dict[str, Turn] = {}
+        for linear, turn in self.linears.items():
+            for value in (linear.weight, *((linear.bias,) if linear.bias else ())):
+                if isinstance(value.owner, WeightOp):
+                    names[value.owner.weight_name.data] = turn
+                else:
+                    self.refusals.append(f"{subject(linear)}: it multiplies by {_origin(value)}, expected a weight")
+        for handle in module.walk():
+            if not isinstance(handle, WeightOp) or handle.weight_name.data not in names:
+                continue
+            self.handles[handle] = names[handle.weight_name.data]
+            for use in handle.result.uses:
+                if use.operation not in self.linears or use.index == 0:
+                    name = handle.weight_name.data
+                    self.refusals.append(f"weight {name} is also used by {subject(use.operation)}, where its rows keep their order")
+
+    def choice(self) -> dict[str, str | int]:
+        """The decision, as recorded in the IR."""
+        rotary = {turn.rotary_dim.value.data for turn in self.turns}
+        if self.refusals:
+            return {"choice": "unchanged", "reason": self.refusals[0]}
+        if not self.turns:
+            return {"choice": "unchanged", "reason": "no rotation reaches a cache"}
+        if len(rotary) > 1:
+            return {"choice": "unchanged", "reason": f"rotations of {', '.join(map(str, sorted(rotary)))} dimensions meet in one module"}
+        styles = {turn.style.data for turn in self.turns}
+        if styles == {"paired"}:
+            return {"choice": "paired already", "rotary_dim": rotary.pop()}
+        if len(styles) > 1:
+            return {"choice": "unchanged", "reason": "half-split and paired rotations meet in one module"}
+        return {"choice": "paired", "rotary_dim": rotary.pop()}
+
+    def pair(self) -> None:
+        """Change rotations, weights and caches together."""
+        for turn in self.turns:
+            turn.style = StringAttr("paired")
+        for handle, turn in self.handles.items():
+            handle.layout = ArrayAttr([*(handle.layout or ()), pair_rows(turn)])
+        rotary = self.turns[0].rotary_dim.value.data
+        for cache in self.caches:
+            type = cache.type
+            assert isinstance(type, KVCacheType)
+            paired = KVCacheType(type.kv_heads, type.head_dim, type.element_type, type.block, IntAttr(rotary))
+            Rewriter.replace_value_with_new_type(cache, paired)
+
+
+def pair_rows(turn: Turn) -> Attribute:
+    """The layout step that makes the partners of `turn` neighbours."""
+    step: Sequence[str | dict[str, int]] = ["pair_rows", {"head_dim": turn.head_dim.value.data, "rotary_dim": turn.rotary_dim.value.data}]
+    return attribute_of(step)
+
+
+def _origin(value: SSAValue) -> str:
+    owner = value.owner
+    return subject(owner) if isinstance(owner, Operation) else "an argument"

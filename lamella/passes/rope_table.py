@@ -1,0 +1,71 @@
+"""RoPE by formula enters; one shared table of cosines and sines, and rotations by its rows, leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import PassFailedException
+
+from lamella.dialects.attributes import element_of
+from lamella.dialects.transformer import RopeOp, RopeTableOp, RotateOp
+
+
+@dataclass(frozen=True)
+class RopeTable(ModulePass):
+    """Compute cosines and sines once for the positions 0 … length-1, in a table that all ropes with the same frequencies share.
+
+    Before:
+        %q2 = transformer.rope %q, %positions {heads = 4, head_dim = 16, rotary_dim = 16, style = "half", theta = 1.0e+04, scaling = {}}
+        %k2 = transformer.rope %k, %positions {heads = 2, …}
+    After `rope-table{length=2048}`, the table first in the function:
+        %table = transformer.rope_table {length = 2048, rotary_dim = 16, theta = 1.0e+04, scaling = {}} : tensor<2048x16xf32>
+        %q2 = transformer.rotate %q, %positions, %table {heads = 4, head_dim = 16, rotary_dim = 16, style = "half"}
+        %k2 = transformer.rotate %k, %positions, %table {heads = 2, …}
+
+    Expects positions below `length` at run time. Leaves no rope.
+    """
+
+    name = "rope-table"
+
+    length: int
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.length < 1:
+            raise PassFailedException(f"length is {self.length}, expected at least 1")
+        for function in op.ops:
+            tables: dict[tuple[Attribute, ...], SSAValue] = {}
+            for rope in [inner for inner in function.walk() if isinstance(inner, RopeOp)]:
+                key = (rope.rotary_dim, rope.theta, rope.scaling)
+                if key not in tables:
+                    tables[key] = insert_table(rope, self.length)
+                Rewriter.replace_op(rope, rotation(rope, tables[key]))
+
+
+def insert_table(rope: RopeOp, length: int) -> SSAValue:
+    """The table of `rope`'s frequencies, inserted first in its block."""
+    block = rope.parent_block()
+    assert block is not None and element_of(rope.positions) == "i32"
+    table = RopeTableOp(length, rotary_dim=rope.rotary_dim.value.data, theta=rope.theta, scaling=rope.scaling)
+    table.result.name_hint = "rope_table"
+    Rewriter.insert_op(table, InsertPoint.at_start(block))
+    return table.result
+
+
+def rotation(rope: RopeOp, table: SSAValue) -> RotateOp:
+    """`rope` with the rows of `table`; the location and other discardable attributes stay."""
+    rotate = RotateOp(
+        rope.x,
+        rope.positions,
+        table,
+        heads=rope.heads.value.data,
+        head_dim=rope.head_dim.value.data,
+        rotary_dim=rope.rotary_dim.value.data,
+        style=rope.style.data,
+    )
+    rotate.attributes.update(rope.attributes)
+    return rotate

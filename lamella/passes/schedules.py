@@ -1,0 +1,111 @@
+"""The cost model behind `choose-schedule`: parameters of each skeleton from the shape of a region and the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation
+
+from lamella.dialects.attributes import element_of, shape_of
+from lamella.dialects.tile import AttendMergeOp, AttendOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.passes.device import Device
+from lamella.passes.feasibility import Parts, parts
+
+MAX_ROW = 8192
+"""Columns a row program keeps at once; longer rows are taken in chunks."""
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two not below n: Triton's blocks have such sizes."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def row_schedule(ops: Sequence[Operation]) -> ScheduleAttr:
+    """One program a row; vectors of one number a row are taken many rows a program."""
+    widths = [shape_of(r)[-1] for op in ops for r in op.results if len(shape_of(r)) > 1]
+    width = max(widths, default=1)
+    rows = max((shape_of(r)[0] for op in ops for r in op.results if shape_of(r)), default=1)
+    columns = min(power_of_two(width), MAX_ROW)
+    block = 1 if widths else min(power_of_two(rows), 128)
+    return ScheduleAttr.of("row", columns=columns, rows=block, warps=4 if columns < 2048 else 8)
+
+
+def minimum_columns(split: Parts, component: int) -> int:
+    """Columns one program must hold for the epilogue of a component: a pair for a rotation, all of them for a reduction."""
+    ops = [op for op in split.epilogue if split.component_of.get(op) == component]
+    width = shape_of(split.components[component][0].result)[1]
+    if any(isinstance(op, ReduceOp) for op in ops):
+        return power_of_two(width)
+    return 2 if any(isinstance(op, RotateOp) for op in ops) else 1
+
+
+def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
+    """One token: a program takes `rows` whole weight rows, `k` columns at a time, as one register tile.
+
+    Enough rows that 16-byte loads of every thread are in flight, few enough that the grid fills the device several times.
+    """
+    split = parts(ops)
+    k = shape_of(split.contracts[0].x)[1]
+    size = 4 if element_of(split.contracts[0].weight) == "f32" else 2
+    block_k = min(power_of_two(k), 2048)
+    side_by_side = max(len(c) for c in split.components)
+    columns = sum(shape_of(c[0].result)[1] for c in split.components)
+    # 16 KiB of weights a program keep four 16-byte loads of each of 256 threads in flight.
+    rows = max(1, 16384 // (block_k * size * side_by_side))
+    while rows > 1 and columns // rows < 4 * target.multiprocessors:
+        rows //= 2
+    rows = min(rows, 16)
+    need = max(minimum_columns(split, i) for i in range(len(split.components)))
+    rows = max(rows, need)
+    warps = 4 if rows * block_k * side_by_side <= 8192 else 8
+    return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
+
+
+def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
+    """Several tokens: tensor-core tiles of m tokens by n columns, k at a time, loads `stages` tiles ahead."""
+    split = parts(ops)
+    tokens, k = shape_of(split.contracts[0].x)
+    exact = element_of(split.contracts[0].x) == "f32"
+    side_by_side = max(len(c) for c in split.components)
+    columns = sum(shape_of(c[0].result)[1] for c in split.components)
+    m = min(max(16, power_of_two(tokens)), 64 if exact else 128)
+    n = 128 // side_by_side if m >= 64 and not exact else 32
+    while n > 16 and -(-tokens // m) * (columns // n) < target.multiprocessors:
+        n //= 2
+    need = max(minimum_columns(split, i) for i in range(len(split.components)))
+    n = max(n, need, 16)
+    block_k = min(max(16, power_of_two(k)), 32 if exact else 64 if m >= 64 else 128)
+    warps = 8 if m * n * side_by_side >= 128 * 128 else 4
+    stages = 2 if exact else 3 if m >= 64 else 4
+    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages)
+
+
+def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> ScheduleAttr:
+    """`queries` queries of the heads that share a key/value head are the rows of one program; few programs split the context."""
+    group = op.heads.value.data // op.kv_heads.value.data
+    dim = op.head_dim.value.data
+    sequences, blocks = shape_of(op.block_table)
+    context = blocks * shape_of(op.cache)[3]
+    exact = element_of(op.q) == "f32"
+    most = 32 if exact or dim > 128 else 64 if dim > 64 else 128
+    queries = max(1, min(longest_query, most // group))
+    rows = max(16, power_of_two(queries * group))
+    tile = 32 if exact or rows <= 16 else 64
+    tile = min(tile, max(16, power_of_two(context)))
+    programs = sequences * op.kv_heads.value.data * -(-longest_query // queries)
+    splits = 1
+    while programs * splits * 2 <= 2 * target.multiprocessors and splits * 2 * tile <= max(tile, context) and splits < 32:
+        splits *= 2
+    warps = 4 if rows <= 64 else 8
+    return ScheduleAttr.of("attend", queries=queries, rows=rows, tile=tile, splits=splits, warps=warps, stages=2)
+
+
+def merge_schedule(op: AttendMergeOp) -> ScheduleAttr:
+    """One program a token and head."""
+    _, _, splits, _ = shape_of(op.acc)
+    return ScheduleAttr.of("merge", splits=power_of_two(splits), warps=1 if splits <= 32 else 4)
+
+
+def sample_schedule(vocabulary: int) -> ScheduleAttr:
+    """One program a row of logits, `columns` at a time."""
+    return ScheduleAttr.of("sample", columns=min(power_of_two(vocabulary), MAX_ROW), warps=16)

@@ -1,0 +1,209 @@
+"""A model module goes in; it leaves at the level asked for. `STAGES` is the compiler's table of contents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import ClassVar
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.printer import Printer
+from xdsl.utils.arg_spec import ArgSpec, ArgSpecConvertible, ParameterListType
+from xdsl.utils.exceptions import PassFailedException, VerifyException
+
+from lamella import registry
+from lamella.errors import IRError, OutputError, PassError
+from lamella.verification import verify
+
+
+@dataclass(frozen=True)
+class Options(ArgSpecConvertible):
+    """What the passes of one bucket are told. A pass option takes the value of the field of the same name."""
+
+    name: ClassVar[str] = "options"
+
+    tokens: int = 1
+    """N: tokens of a step, padding included."""
+    sequences: int = 1
+    """B: sequences of a step."""
+    longest_query: int = 1
+    """Most tokens one sequence may bring to a step."""
+    logit_rows: int = 1
+    """R: rows that want logits."""
+    blocks: int = 128
+    """M: blocks of the cache one sequence may own; the longest context is this times the tokens of a block."""
+    advance: bool = False
+    """Whether the step also feeds the next one on the device (decode: N = B = R)."""
+    length: int = 2048
+    """Rows of the RoPE table: positions it serves."""
+    arch: str = "sm_90"
+    """The device that schedules are chosen for."""
+
+
+@dataclass(frozen=True)
+class PassSpec:
+    """A pass by its registered name, and the `Options` fields it is handed."""
+
+    name: str
+    options: tuple[str, ...] = ()
+
+    def build(self, options: Options) -> ModulePass:
+        """The pass with its options. Raises PassError."""
+        parameters: dict[str, ParameterListType] = {o: (getattr(options, o),) for o in self.options}
+        return registry.build_pass(ArgSpec(self.name, parameters))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named line of the pipeline: the passes that reach it, and the dialects or single ops that may remain after it."""
+
+    name: str
+    passes: tuple[PassSpec, ...]
+    legal: frozenset[str]
+
+
+MODEL = frozenset({"builtin", "func", "transformer"})
+# Weights and tables stay ops that name storage until launches take over their references.
+TILES = frozenset({"builtin", "func", "tile", "transformer.weight", "transformer.rope_table"})
+BUFFERS = frozenset({"builtin", "func", "tile", "host.weight", "host.constant"})
+
+STAGES: tuple[Stage, ...] = (
+    Stage(
+        "model",
+        (PassSpec("canonicalize"), PassSpec("rope-table", ("length",)), PassSpec("propagate-layout"), PassSpec("cse"), PassSpec("dce")),
+        MODEL,
+    ),
+    Stage(
+        "specialized",
+        (PassSpec("specialize", ("tokens", "sequences", "longest_query", "logit_rows", "blocks", "advance")),),
+        MODEL,
+    ),
+    Stage("tiles", (PassSpec("transformer-to-tile"), PassSpec("canonicalize"), PassSpec("cse")), TILES),
+    Stage("regions", (PassSpec("fuse-regions", ("arch",)), PassSpec("choose-schedule", ("arch",))), TILES),
+    Stage("buffers", (PassSpec("bufferize"),), BUFFERS | {"memref.alloc"}),
+    Stage(
+        "plan", (PassSpec("plan-memory"), PassSpec("check-plan"), PassSpec("number-kernels")), BUFFERS | {"memref.view", "arith.constant"}
+    ),
+    Stage("kernels", (PassSpec("tile-to-kernel"),), frozenset({"builtin", "func", "kernel", "host", "memref.view", "arith.constant"})),
+)
+
+
+class Instrument:
+    """Watches a run. Both hooks do nothing here; an instrument overrides what it wants to see."""
+
+    def after_pass(self, name: str, seconds: float, module: ModuleOp) -> None:
+        """Called after each pass with its name and the wall time of the pass alone, verification excluded."""
+
+    def after_stage(self, number: int, stage: Stage, module: ModuleOp) -> None:
+        """Called once a stage is reached; `number` counts from 1 in the order of `STAGES`."""
+
+
+@dataclass(frozen=True)
+class Timing(Instrument):
+    """Collects (pass, seconds) in the order of execution."""
+
+    passes: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+
+    def after_pass(self, name: str, seconds: float, module: ModuleOp) -> None:
+        self.passes.append((name, seconds))
+
+
+@dataclass(frozen=True)
+class Snapshots(Instrument):
+    """Keeps the text of the IR of each stage, by stage name."""
+
+    ir: dict[str, str] = field(default_factory=dict[str, str])
+
+    def after_stage(self, number: int, stage: Stage, module: ModuleOp) -> None:
+        self.ir[stage.name] = text(module)
+
+
+@dataclass(frozen=True)
+class DumpDir(Instrument):
+    """Writes the IR of each stage to `NN-stage.mlir` in a folder that exists. Raises OutputError."""
+
+    folder: Path
+
+    def after_stage(self, number: int, stage: Stage, module: ModuleOp) -> None:
+        path = self.folder / dump_name(number, stage.name)
+        try:
+            path.write_text(text(module), encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"cannot write: {error.strerror}", where=str(path)) from error
+
+
+def stage_names() -> tuple[str, ...]:
+    """The names of the stages, in order."""
+    return tuple(stage.name for stage in STAGES)
+
+
+def dump_name(number: int, stage: str) -> str:
+    """The file name of a stage's IR: `04-regions.mlir`."""
+    return f"{number:02}-{stage}.mlir"
+
+
+def stage_number(name: str) -> int:
+    """The place of a stage in `STAGES`, counted from 1. Raises PassError for an unknown one."""
+    names = stage_names()
+    if name not in names:
+        raise PassError(f"unknown stage '{name}'", remedy=f"stages: {', '.join(names)}")
+    return names.index(name) + 1
+
+
+def text(module: ModuleOp) -> str:
+    """The IR as `lamella-opt` prints it; printing what that parses back gives the same text."""
+    out = StringIO()
+    Printer(stream=out).print_op(module)
+    return out.getvalue().rstrip("\n") + "\n"
+
+
+def run(
+    module: ModuleOp,
+    options: Options,
+    *,
+    after: str | None = None,
+    until: str | None = None,
+    verify_each: bool = False,
+    instruments: Sequence[Instrument] = (),
+    ctx: Context | None = None,
+) -> ModuleOp:
+    """Take `module` from stage `after` (None: as a front end made it) to stage `until` (None: the last); it is changed in place and returned.
+
+    With `verify_each` ops, dominance and legality are checked after every pass, otherwise once at the end.
+    Raises PassError for an unknown stage and where a pass refuses its input, IRError for IR that breaks a rule.
+    """
+    first = 0 if after is None else stage_number(after)
+    last = len(STAGES) if until is None else stage_number(until)
+    if first > last:
+        raise PassError(f"stage '{until}' comes before stage '{after}'")
+    ctx = registry.context() if ctx is None else ctx
+    for number, stage in enumerate(STAGES[first:last], first + 1):
+        for spec in stage.passes:
+            built = spec.build(options)
+            start = time.perf_counter()
+            apply(ctx, module, built)
+            seconds = time.perf_counter() - start
+            for instrument in instruments:
+                instrument.after_pass(spec.name, seconds, module)
+            if verify_each:
+                verify(module, stage.legal, stage.name)
+        for instrument in instruments:
+            instrument.after_stage(number, stage, module)
+    if not verify_each and first < last:
+        verify(module, STAGES[last - 1].legal, STAGES[last - 1].name)
+    return module
+
+
+def apply(ctx: Context, module: ModuleOp, built: ModulePass) -> None:
+    """Run one pass. Raises PassError, which names the pass, where the pass refuses its input."""
+    try:
+        built.apply(ctx, module)
+    except (PassFailedException, VerifyException) as error:
+        raise PassError(str(error), where=f"pass '{built.name}'") from error
+    except IRError as error:
+        raise IRError(str(error), where=f"pass '{built.name}'") from error

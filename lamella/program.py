@@ -1,0 +1,184 @@
+"""A model's configuration goes in; a compiled program leaves: IR of every stage, kernels, ledger and manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from lamella import pipeline
+from lamella.dialects import kernel
+from lamella.dialects.messages import location
+from lamella.dialects.tile import FusedOp
+from lamella.errors import PassError
+from lamella.frontends import llama
+from lamella.frontends.config import ModelConfig
+from lamella.lowering.manifest import export_manifest
+from lamella.lowering.print_triton import print_kernel
+from lamella.pipeline import Instrument, Options
+from lamella.runtime.manifest import Manifest
+
+BLOCK = 16
+"""Tokens of a cache block."""
+DEFAULT_ARCH = "sm_90"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The key of a bucket: the sizes its program is compiled for. `advance` is for decode, where each step feeds the next."""
+
+    tokens: int
+    sequences: int = 1
+    longest_query: int = 1
+    logit_rows: int = 1
+    advance: bool = False
+
+    @staticmethod
+    def decode(sequences: int = 1) -> Shape:
+        """One token of each of some sequences."""
+        return Shape(sequences, sequences, 1, sequences, advance=True)
+
+    @staticmethod
+    def prefill(tokens: int) -> Shape:
+        """Some tokens of one sequence, logits for the last."""
+        return Shape(tokens, 1, tokens, 1)
+
+    @staticmethod
+    def of(tokens: int) -> Shape:
+        """Decode for one token, else prefill."""
+        return Shape.decode() if tokens == 1 else Shape.prefill(tokens)
+
+    @property
+    def name(self) -> str:
+        """A short name for files: `t16`, `t8s8`."""
+        return f"t{self.tokens}" + (f"s{self.sequences}" if self.sequences > 1 else "")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled model. `manifest` and `kernels` are what the runtime needs; the rest is for people."""
+
+    config: ModelConfig
+    shapes: tuple[Shape, ...]
+    stages: tuple[str, ...]
+    """Names of the stages reached, in order."""
+    texts: Mapping[str, Sequence[str]]
+    """IR of each stage, one text a bucket (one for all at the first stage); empty unless kept."""
+    kernels: Mapping[str, str]
+    """Triton source by kernel name; empty when compilation stopped before the last stage."""
+    ledger: Sequence[Mapping[str, Any]]
+    """Decisions of the passes, in the order of the regions of the first bucket, then the next."""
+    timings: Sequence[tuple[str, float]]
+    """(pass, seconds) in the order they ran."""
+    manifest: Manifest | None = None
+
+    def ir(self, stage: str, bucket: int = 0) -> str:
+        """The IR after a stage. Raises PassError for a stage that was not reached or not kept."""
+        if stage not in self.texts:
+            raise PassError(f"no IR of stage '{stage}'", expected=f"one of {', '.join(self.texts) or 'none: IR was not kept'}")
+        texts = self.texts[stage]
+        return texts[min(bucket, len(texts) - 1)]
+
+    def explain(self) -> str:
+        """The ledger as text, one decision a line."""
+        lines = (f"{e['verdict']:8} {e.get('kind', ''):10} {e.get('loc', ''):24} {e.get('reason', '')}" for e in self.ledger)
+        return "\n".join(lines)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `NN-stage.mlir` files, `kernels/*.py`, `ledger.json` and `manifest.json` into a folder that exists."""
+        root = Path(folder)
+        for number, stage in enumerate(self.stages, 1):
+            for shape, text in zip(self.shapes, self.texts.get(stage, ()), strict=False):
+                several = len(self.texts[stage]) > 1
+                name = pipeline.dump_name(number, f"{stage}.{shape.name}" if several else stage)
+                (root / name).write_text(text, encoding="utf-8")
+        if self.kernels:
+            (root / "kernels").mkdir(exist_ok=True)
+        for name, source in self.kernels.items():
+            (root / "kernels" / f"{name}.py").write_text(source, encoding="utf-8")
+        (root / "ledger.json").write_text(json.dumps(list(self.ledger), indent=1), encoding="utf-8")
+        if self.manifest is not None:
+            self.manifest.save(root)
+
+
+@dataclass
+class _Stages(Instrument):
+    """Keeps texts (when asked) and times."""
+
+    keep: bool
+    texts: dict[str, list[str]] = field(default_factory=dict[str, "list[str]"])
+    times: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+
+    def after_pass(self, name: str, seconds: float, module: ModuleOp) -> None:
+        self.times.append((name, seconds))
+
+    def after_stage(self, number: int, stage: pipeline.Stage, module: ModuleOp) -> None:
+        if self.keep:
+            self.texts.setdefault(stage.name, []).append(pipeline.text(module))
+
+
+def compile_model(
+    config: ModelConfig,
+    shapes: Sequence[Shape],
+    *,
+    dtype: str,
+    max_context: int,
+    arch: str | None = None,
+    until: str | None = None,
+    kernels: bool = True,
+    keep_ir: bool = False,
+    verify_each: bool = False,
+) -> Program:
+    """Compiles a model for some buckets. `dtype` is an element name (`bf16`); `arch` None stands for DEFAULT_ARCH.
+
+    `kernels` False stops after the memory plan, which is all the reference executor needs. Raises PassError and IRError.
+    """
+    names = pipeline.stage_names()
+    last = pipeline.stage_number(until) if until else len(names) if kernels else pipeline.stage_number("plan")
+    watch = _Stages(keep_ir)
+    base = llama.build(config, dtype=dtype, block=BLOCK)
+    blocks = -(-max_context // BLOCK)
+    common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH)
+    pipeline.run(base, common, until="model", verify_each=verify_each, instruments=(watch,))
+    plans: list[ModuleOp] = []
+    programs: list[ModuleOp] = []
+    sources: dict[str, str] = {}
+    ledger: list[dict[str, Any]] = []
+    for shape in shapes if last > 1 else ():
+        options = replace(common, **asdict(shape))
+        planned = min(last, pipeline.stage_number("plan"))
+        module = pipeline.run(base.clone(), options, after="model", until=names[planned - 1], verify_each=verify_each, instruments=(watch,))
+        ledger.extend(_ledger(module, shape))
+        if planned < pipeline.stage_number("plan"):
+            continue
+        plans.append(module)
+        if last > planned:
+            program = pipeline.run(
+                module.clone(), options, after="plan", until=names[last - 1], verify_each=verify_each, instruments=(watch,)
+            )
+            programs.append(program)
+            sources.update({op.sym_name.data: print_kernel(op) for op in program.ops if isinstance(op, kernel.FuncOp)})
+    manifest = None
+    if plans:
+        target = (arch or DEFAULT_ARCH) if programs else "none"
+        manifest = export_manifest(config, plans, programs or None, dtype=dtype, max_context=max_context, target=target)
+    return Program(config, tuple(shapes), names[:last], watch.texts, sources, ledger, watch.times, manifest)
+
+
+def _ledger(module: ModuleOp, shape: Shape) -> list[dict[str, Any]]:
+    """The decisions recorded on the regions of a module, as JSON."""
+    out: list[dict[str, Any]] = []
+    for op in module.walk():
+        if not isinstance(op, FusedOp) or op.ledger is None:
+            continue
+        for entry in op.ledger.data:
+            record = dict(entry.as_dict())
+            accepted = record["verdict"] in ("joined", "chosen", "in_place")
+            out.append(
+                {"producer": "", "consumer": "", "reason": "", **record, "accepted": accepted, "loc": location(op), "bucket": shape.name}
+            )
+    return out

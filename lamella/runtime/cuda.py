@@ -1,0 +1,129 @@
+# pyright: basic
+"""The `cuda` executor: the printed kernels on a GPU, each bucket captured once into a CUDA graph and replayed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from lamella.errors import DeviceError, OutOfMemoryError
+from lamella.runtime.executor import Kernels, MemoryExecutor
+from lamella.runtime.interpret import interpreting
+from lamella.runtime.kernel_files import KernelFiles
+from lamella.runtime.manifest import Bucket, Launch
+from lamella.runtime.memory import Memory
+
+COMPILE_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch with its arguments bound: `compile` only builds the kernel, `run` queues it on the current stream."""
+
+    compile: Callable[[], Any]
+    run: Callable[[], Any]
+
+
+class CudaExecutor(MemoryExecutor):
+    """Replays one CUDA graph a bucket. All addresses are static: a step is inputs filled in place, one replay, outputs read in place.
+
+    Graphs are captured from one shared pool, largest bucket first. With `graphs=False` the same launches run one by one.
+    """
+
+    def __init__(self, memory: Memory, kernels: Kernels, *, graphs: bool = True) -> None:
+        """Raises DeviceError where there is no GPU or Triton interprets in this process, ManifestError for a kernel file that is missing."""
+        super().__init__(memory)
+        if memory.device.type != "cuda" or not torch.cuda.is_available():
+            raise DeviceError("there is no CUDA GPU here", remedy="use --device cpu")
+        if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0") or interpreting():
+            raise DeviceError("triton interprets in this process", remedy="unset TRITON_INTERPRET; run interpret and cuda in two processes")
+        self._files = KernelFiles(memory.manifest, kernels)
+        self._functions = self._files.functions()
+        self._use_graphs = graphs
+        # Programmatic dependent launch: a kernel that has the switch starts before its predecessor ends, and waits where its text says.
+        self._dependent_launch = torch.cuda.get_device_capability(memory.device) >= (9, 0)
+        self._steps: dict[tuple, tuple[Step, ...]] = {}
+        self._graphs: dict[tuple, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
+        wanted = self.manifest.buckets if buckets is None else tuple(buckets)
+        fresh = [b for b in wanted if b.key not in self._steps]
+        if not fresh:
+            return
+        with torch.cuda.device(self.device):
+            bound = {b.key: tuple(self._bind(b, launch) for launch in b.launches) for b in fresh}
+            _compile([step for steps in bound.values() for step in steps])
+            # A later, smaller graph then finds what the largest one needed already in the pool.
+            for bucket in sorted(fresh, key=lambda b: (b.tokens, b.sequences, b.logit_rows), reverse=True):
+                self._warm_up(bucket, bound[bucket.key])
+                self._steps[bucket.key] = bound[bucket.key]
+
+    def launch(self, bucket: Bucket) -> None:
+        if bucket.key not in self._steps:
+            self.prepare([bucket])
+        with torch.cuda.device(self.device):
+            graph = self._graphs.get(bucket.key)
+            if graph is not None:
+                graph.replay()
+            else:
+                _run(self._steps[bucket.key])
+
+    def _bind(self, bucket: Bucket, launch: Launch) -> Step:
+        function, kernel = self._functions[launch.kernel], self.manifest.kernels[launch.kernel]
+        args = [self.memory.view(bucket, ref) for ref in launch.args]
+        options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+        if self._dependent_launch and "PDL" in function.arg_names:
+            options |= {"PDL": True, "launch_pdl": True}
+        return Step(partial(function.warmup, *args, grid=launch.grid, **options), partial(function[launch.grid], *args, **options))
+
+    def _warm_up(self, bucket: Bucket, steps: tuple[Step, ...]) -> None:
+        """Run the launches once, so that every module is loaded, then capture them; inputs and owned cache blocks stay as they were.
+
+        With all inputs zero every token is padding (query_start[B] = 0): it writes to the null block and attends to nothing. Only inputs
+        that the step itself advances change, and they are put back.
+        """
+        inputs = self.inputs(bucket)
+        saved = {name: tensor.clone() for name, tensor in inputs.items()}
+        for tensor in inputs.values():
+            tensor.zero_()
+        try:
+            _run(steps)
+            torch.cuda.synchronize()
+            if self._use_graphs:
+                self._graphs[bucket.key] = self._capture(steps)
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemoryError(f"the graph of bucket {bucket.key} does not fit", remedy="fewer cache tokens") from error
+        finally:
+            for name, tensor in inputs.items():
+                tensor.copy_(saved[name])
+
+    def _capture(self, steps: tuple[Step, ...]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of the process may use CUDA meanwhile, so only this thread is watched.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            _run(steps)
+        if self._pool is None:
+            self._pool = graph.pool()
+        return graph
+
+
+def _run(steps: Iterable[Step]) -> None:
+    for step in steps:
+        step.run()
+
+
+def _compile(steps: Iterable[Step]) -> None:
+    """Compile the kernels of all steps, in parallel: most of the time goes to LLVM and ptxas, which run outside Python's lock."""
+    import triton
+
+    workers = min(COMPILE_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool, triton.AsyncCompileMode(pool):
+        for step in steps:
+            step.compile()

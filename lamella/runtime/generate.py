@@ -1,0 +1,366 @@
+# pyright: basic
+"""Continues prompts: token ids and sampling parameters enter, token ids leave one by one. Knows no text (see `text.py`)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from lamella.errors import LamellaError, ManifestError, PromptError
+from lamella.runtime.executor import Executor
+from lamella.runtime.manifest import Bucket
+from lamella.runtime.memory import BlockAllocator
+from lamella.runtime.sampling_parameters import SamplingParameters
+
+GREEDY = SamplingParameters()
+
+
+@dataclass
+class Timings:
+    """Wall seconds of one generation: until the first token was known, and from there on; and how many tokens came of the latter."""
+
+    prefill: float = 0.0
+    decode: float = 0.0
+    decoded: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Rate of the decode steps alone; 0 when there were none."""
+        return self.decoded / self.decode if self.decode > 0 else 0.0
+
+
+@dataclass
+class Continuation:
+    """The tokens of one generation, an iterator. `stop_reason` is `eos` or `length` once it is exhausted; the eos token is not among them.
+
+    `close` ends it early and gives its cache blocks back; so does dropping the last reference.
+    """
+
+    tokens: Generator[int, None, str]
+    timings: Timings
+    stop_reason: str | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        try:
+            return next(self.tokens)
+        except StopIteration as end:
+            self.stop_reason = self.stop_reason or end.value
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End it now."""
+        self.tokens.close()
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one ragged step computed, rows in the order of `logit_rows`: logits [R, V] float32 and next tokens [R]; both are copies."""
+
+    logits: torch.Tensor
+    next: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A token on its way to the host."""
+
+    value: torch.Tensor
+    ready: torch.cuda.Event | None = None
+
+    def read(self) -> int:
+        """Wait for it, and only for it."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return int(self.value[0])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens [start, end) of one sequence in one launch of `bucket`, and the rows of the prompt whose logits it gives."""
+
+    bucket: Bucket
+    start: int
+    end: int
+    rows: tuple[int, ...]
+
+
+class Session:
+    """Runs prompts through an executor, one sequence at a time. All sizes come from the manifest's buckets."""
+
+    def __init__(self, executor: Executor, allocator: BlockAllocator | None = None) -> None:
+        """`allocator` hands out the executor's cache blocks; by default a fresh one over all of them."""
+        self.executor = executor
+        self.manifest = executor.manifest
+        self.allocator = allocator or BlockAllocator(executor.caches[0].shape[0])
+        single = [b for b in self.manifest.buckets if b.sequences == 1]
+        self.prefill_buckets = [b for b in single if not b.advance]
+        self.decode_bucket = next((b for b in single if b.advance), None)
+        self.busy = False
+
+    def stream(
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int | None = None,
+        sampling: SamplingParameters = GREEDY,
+        *,
+        stop_ids: Sequence[int] | None = None,
+        ignore_eos: bool = False,
+    ) -> Continuation:
+        """The tokens that follow `prompt_ids`, until one of `stop_ids`, which default to the model's eos.
+
+        `max_new_tokens` None means up to the model's context. `ignore_eos` stops at nothing. Checks happen at once, work as tokens are
+        asked for. Raises PromptError; iterating raises OutOfMemoryError when the cache is full.
+        """
+        limit = self.check(prompt_ids, max_new_tokens)
+        stops = frozenset(() if ignore_eos else self.manifest.model.eos if stop_ids is None else stop_ids)
+        timings = Timings()
+        return Continuation(self._stream(list(prompt_ids), limit, sampling, stops, timings), timings)
+
+    def check(self, prompt_ids: Sequence[int], max_new_tokens: int | None) -> int:
+        """How many tokens may follow. Raises PromptError for a prompt (or prompt and new tokens) that cannot be run."""
+        if len(prompt_ids) == 0:
+            raise PromptError("the prompt is empty", expected="at least one token")
+        vocabulary, context = self.manifest.model.vocabulary, self.manifest.max_context
+        bad = next((i for i in prompt_ids if not 0 <= i < vocabulary), None)
+        if bad is not None:
+            raise PromptError("the prompt holds an id outside the vocabulary", expected=f"0 to {vocabulary - 1}", got=str(bad))
+        room = context - len(prompt_ids)
+        if room < 1:
+            raise PromptError("the prompt is longer than the context", expected=f"at most {context - 1} tokens", got=str(len(prompt_ids)))
+        if max_new_tokens is None:
+            return room
+        if max_new_tokens < 1:
+            raise PromptError("bad max_new_tokens", expected="at least 1", got=str(max_new_tokens))
+        if max_new_tokens > room:
+            raise PromptError(
+                f"{len(prompt_ids)} prompt and {max_new_tokens} new tokens are longer than the context",
+                expected=f"at most {context} together",
+                remedy=f"ask for at most {room} new tokens",
+            )
+        return max_new_tokens
+
+    def _stream(
+        self, ids: list[int], limit: int, sampling: SamplingParameters, stops: frozenset[int], timings: Timings
+    ) -> Generator[int, None, str]:
+        # The host reads a GPU's tokens one step behind: the next step is queued before this one's token is known. What overshoots
+        # a stop is dropped; it wrote only to blocks of this sequence.
+        lookahead = 1 if self.executor.device.type == "cuda" else 0
+        with self._sequence(len(ids) + limit) as blocks:
+            start = time.perf_counter()
+            first = self._prefill(ids, blocks, sampling)
+            pending, launched = deque([self._read(first)]), 1
+            decode = self._begin_decode(len(ids), blocks, sampling, first) if limit > 1 else None
+            for count in range(limit):
+                while decode is not None and launched < limit and len(pending) <= lookahead:
+                    pending.append(self._read(decode()))
+                    launched += 1
+                token = pending.popleft().read()
+                now = time.perf_counter()
+                if count == 0:
+                    timings.prefill, start = now - start, now
+                else:
+                    timings.decode, timings.decoded = now - start, count
+                if token in stops:
+                    return "eos"
+                yield token
+        return "length"
+
+    def forward_logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> torch.Tensor:
+        """Teacher-forced logits, float32 [len(rows), V] on the CPU: row r holds those after ids[r]. All rows when None.
+
+        Runs the prompt in as few launches as buckets and wanted rows allow. Raises PromptError.
+        """
+        if len(ids) > self.manifest.max_context:
+            raise PromptError(
+                "the prompt is longer than the context", expected=f"at most {self.manifest.max_context} tokens", got=str(len(ids))
+            )
+        self.check(ids[:1], None)
+        wanted = list(range(len(ids))) if rows is None else list(rows)
+        found: dict[int, torch.Tensor] = {}
+        with self._sequence(len(ids)) as blocks:
+            for chunk in self._chunks(len(ids), sorted(set(wanted))):
+                self._launch_chunk(chunk, ids, blocks, GREEDY)
+                logits = self.executor.output(chunk.bucket, "logits")
+                found.update({row: logits[i].to("cpu", torch.float32, copy=True) for i, row in enumerate(chunk.rows)})
+        return torch.stack([found[row] for row in wanted])
+
+    def step(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        query_start: Sequence[int],
+        context_len: Sequence[int],
+        block_table: Sequence[Sequence[int]],
+        logit_rows: Sequence[int],
+        sampling: Sequence[SamplingParameters] | None = None,
+        *,
+        bucket: Bucket | None = None,
+    ) -> StepResult:
+        """One step over a ragged batch of the caller's own sequences and blocks, padded to `bucket` (None: the smallest that fits).
+
+        Lengths: N, N, B+1, B, B rows, R, R. Padding rows belong to no sequence. Raises ManifestError when no bucket fits.
+        """
+        longest = max(b - a for a, b in pairwise(query_start))
+        sizes = (len(tokens), len(context_len), longest, len(logit_rows))
+        bucket = bucket or self.bucket_for(*sizes)
+        row_sampling = list(sampling or [GREEDY] * len(logit_rows))
+        self._fill(
+            bucket,
+            {
+                "tokens": tokens,
+                "positions": positions,
+                # Sequences that pad the bucket are empty: they start where the last real one ends.
+                "query_start": [*query_start, *[query_start[-1]] * (bucket.sequences - len(context_len))],
+                "context_len": context_len,
+                "logit_rows": logit_rows,
+                "temperature": [s.temperature for s in row_sampling],
+                "top_k": [s.top_k for s in row_sampling],
+                "top_p": [s.top_p for s in row_sampling],
+                "seed": [s.seed for s in row_sampling],
+            },
+            block_table,
+        )
+        self.executor.launch(bucket)
+        count = len(logit_rows)
+        logits, following = self.executor.output(bucket, "logits"), self.executor.output(bucket, "next")
+        return StepResult(logits[:count].float().clone(), following[:count].clone())
+
+    def bucket_for(self, tokens: int, sequences: int, longest_query: int, logit_rows: int) -> Bucket:
+        """The smallest bucket (a step that does not advance itself first) that holds a ragged batch. Raises ManifestError."""
+        fitting = [
+            b
+            for b in self.manifest.buckets
+            if b.tokens >= tokens and b.sequences >= sequences and b.longest_query >= longest_query and b.logit_rows >= logit_rows
+        ]
+        if not fitting:
+            asked = f"{tokens} tokens, {sequences} sequences, longest query {longest_query}, {logit_rows} logit rows"
+            raise ManifestError("no bucket of the compiled program holds this batch", got=asked, remedy="compile a larger bucket")
+        return min(fitting, key=lambda b: (b.tokens, b.sequences, b.logit_rows, b.advance))
+
+    @contextmanager
+    def _sequence(self, tokens: int) -> Iterator[list[int]]:
+        """The blocks of one sequence, for as long as it runs. The static inputs of a bucket serve one sequence at a time."""
+        if self.busy:
+            raise LamellaError("a generation is in progress on this model", remedy="finish or close it first, or load the model twice")
+        blocks = self.allocator.allocate(-(-min(tokens, self.manifest.max_context) // self.manifest.cache.block))
+        self.busy = True
+        try:
+            yield blocks
+        finally:
+            self.busy = False
+            self.allocator.free(blocks)
+
+    def _prefill(self, ids: Sequence[int], blocks: list[int], sampling: SamplingParameters) -> torch.Tensor:
+        """Run the whole prompt; the device tensor [R] that holds the token after it."""
+        chunk = None
+        for chunk in self._chunks(len(ids), [len(ids) - 1]):
+            self._launch_chunk(chunk, ids, blocks, sampling)
+        assert chunk is not None
+        return self.executor.output(chunk.bucket, "next")
+
+    def _chunks(self, count: int, wanted: Sequence[int]) -> Iterator[Chunk]:
+        """Cut `count` tokens into launches: each time the bucket that gets furthest, a smaller one when equal.
+
+        A launch ends at the last row whose logits it has room for.
+        """
+        candidates = self.prefill_buckets or ([self.decode_bucket] if self.decode_bucket else [])
+        if not candidates:
+            raise ManifestError("the compiled program has no bucket for a single sequence")
+        if wanted and self.decode_bucket and self.decode_bucket not in candidates:
+            candidates = [*candidates, self.decode_bucket]
+        start = 0
+        while start < count:
+
+            def reach(bucket: Bucket, start: int = start) -> int:
+                end = min(start + min(bucket.tokens, bucket.longest_query), count)
+                ahead = [row for row in wanted if start <= row < end]
+                return end if len(ahead) <= bucket.logit_rows else ahead[bucket.logit_rows - 1] + 1
+
+            bucket = max(candidates, key=lambda b: (reach(b), -b.tokens))
+            end = reach(bucket)
+            yield Chunk(bucket, start, end, tuple(row for row in wanted if start <= row < end))
+            start = end
+
+    def _launch_chunk(self, chunk: Chunk, ids: Sequence[int], blocks: list[int], sampling: SamplingParameters) -> None:
+        count = chunk.end - chunk.start
+        rows = [row - chunk.start for row in chunk.rows] or [count - 1]
+        self._fill(
+            chunk.bucket,
+            {
+                "tokens": ids[chunk.start : chunk.end],
+                "positions": range(chunk.start, chunk.end),
+                "query_start": [0, count],
+                "context_len": [chunk.end],
+                "logit_rows": rows,
+                "temperature": [sampling.temperature] * len(rows),
+                "top_k": [sampling.top_k] * len(rows),
+                "top_p": [sampling.top_p] * len(rows),
+                "seed": [sampling.seed] * len(rows),
+            },
+            [blocks],
+        )
+        self.executor.launch(chunk.bucket)
+
+    def _begin_decode(
+        self, position: int, blocks: list[int], sampling: SamplingParameters, first: torch.Tensor
+    ) -> Callable[[], torch.Tensor]:
+        """Fill the decode bucket for the token at `position`, which is copied from `first` on the device; returns one step.
+
+        Every step feeds the next: the program writes the new token, position and context length over its own inputs.
+        """
+        bucket = self.decode_bucket
+        if bucket is None:
+            raise ManifestError("the compiled program has no decode bucket", expected="one with advance for 1 sequence")
+        following = first[:1].clone()  # the output may lie in an input of this very bucket
+        self._fill(
+            bucket,
+            {
+                "tokens": [0],
+                "positions": [position],
+                "query_start": [0, 1],
+                "context_len": [position + 1],
+                "logit_rows": [0],
+                "temperature": [sampling.temperature],
+                "top_k": [sampling.top_k],
+                "top_p": [sampling.top_p],
+                "seed": [sampling.seed],
+            },
+            [blocks],
+        )
+        self.executor.inputs(bucket)["tokens"].copy_(following)
+
+        def step() -> torch.Tensor:
+            self.executor.launch(bucket)
+            return self.executor.output(bucket, "next")
+
+        return step
+
+    def _fill(self, bucket: Bucket, values: Mapping[str, Sequence], block_table: Sequence[Sequence[int]]) -> None:
+        """Write inputs, zero beyond what is given: padding tokens have id 0, padding sequences own only the null block."""
+        inputs = self.executor.inputs(bucket)
+        width = self.manifest.cache.blocks_per_sequence
+        rows = [[*blocks, *[0] * (width - len(blocks))] for blocks in block_table]
+        for name, tensor in inputs.items():
+            given = rows if name == "block_table" else values[name]
+            host = torch.zeros(tensor.shape, dtype=tensor.dtype)
+            host[: len(given)] = torch.tensor(list(given), dtype=tensor.dtype)
+            tensor.copy_(host)
+
+    def _read(self, value: torch.Tensor) -> Pending:
+        """Start copying a token to the host; the device tensor may be overwritten right after."""
+        if self.executor.device.type != "cuda":
+            return Pending(value[:1].clone())
+        host = torch.empty(1, dtype=value.dtype, pin_memory=True)
+        host.copy_(value[:1], non_blocking=True)
+        ready = torch.cuda.Event()
+        ready.record()
+        return Pending(host, ready)

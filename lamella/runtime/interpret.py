@@ -1,0 +1,129 @@
+# pyright: basic
+"""The `interpret` executor: the printed kernels themselves, run by Triton's interpreter on CPU tensors, programs in shuffled order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy
+import torch
+
+from lamella.errors import DeviceError
+from lamella.runtime.executor import Kernels, MemoryExecutor
+from lamella.runtime.kernel_files import KernelFiles
+from lamella.runtime.manifest import Bucket, Launch
+from lamella.runtime.memory import POISON, Memory
+
+
+def enter_interpreter() -> None:
+    """Make `@triton.jit` interpret, in this process and for good. Raises DeviceError when Triton was imported as a compiler before.
+
+    Triton reads TRITON_INTERPRET once, when its own library of device functions is defined.
+    """
+    loaded = "triton.language" in sys.modules
+    if loaded and not interpreting():
+        raise DeviceError(
+            "the interpret executor came too late: triton was imported as a compiler in this process",
+            remedy="set TRITON_INTERPRET=1 before the first import of triton",
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def interpreting() -> bool:
+    """Whether Triton, which is imported if it is not yet, interprets."""
+    import triton.language as tl
+
+    return type(tl.sum).__name__ == "InterpretedFunction"
+
+
+@contextmanager
+def shuffled_programs(order: Random) -> Iterator[None]:
+    """Within it, each interpreted launch runs the programs of its grid in an order drawn from `order`.
+
+    The interpreter calls `set_grid_idx` before each program, x outermost; here the call is answered with another program's index.
+    """
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    original = builder.set_grid_idx
+    programs: list[int] = []
+
+    def set_grid_idx(x: int, y: int, z: int) -> None:
+        _, columns, planes = builder.grid_dim
+        number = (x * columns + y) * planes + z
+        if number == 0:
+            programs[:] = range(builder.grid_dim[0] * columns * planes)
+            order.shuffle(programs)
+        program = programs[number]
+        original(program // (columns * planes), program // planes % columns, program % planes)
+
+    builder.set_grid_idx = set_grid_idx  # an instance attribute that hides the method
+    try:
+        yield
+    finally:
+        del builder.set_grid_idx
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch with its arguments bound, and the arena ranges that die after it."""
+
+    run: Callable[[], Any]
+    dead: tuple[torch.Tensor, ...]
+
+
+class InterpretExecutor(MemoryExecutor):
+    """Runs the shipped kernel files. Grid programs run in shuffled order, so races show; dead buffers hold NaN, so bad plans show."""
+
+    def __init__(self, memory: Memory, kernels: Kernels, *, shuffle_seed: int | None = 0, poisoned: bool = True) -> None:
+        """`shuffle_seed` None keeps the interpreter's own order; `poisoned` fills dead ranges with NaN. Raises DeviceError, ManifestError."""
+        super().__init__(memory)
+        enter_interpreter()
+        self._files = KernelFiles(memory.manifest, kernels)
+        self._functions = self._files.functions()
+        self._order = None if shuffle_seed is None else Random(shuffle_seed)
+        self._poisoned = poisoned
+        self._steps: dict[tuple, tuple[Step, ...]] = {}
+
+    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
+        for bucket in self.manifest.buckets if buckets is None else buckets:
+            if bucket.key not in self._steps:
+                self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)
+
+    def launch(self, bucket: Bucket) -> None:
+        if bucket.key not in self._steps:
+            self.prepare([bucket])
+        if self._order is None:
+            self._run(bucket)
+            return
+        with shuffled_programs(self._order):
+            self._run(bucket)
+
+    def _run(self, bucket: Bucket) -> None:
+        if self._poisoned:
+            self.memory.range(0, bucket.arena_bytes).fill_(POISON)
+        # Padding rows and masked lanes hold NaN and infinities by design; numpy would warn about each.
+        with numpy.errstate(all="ignore"):
+            for step in self._steps[bucket.key]:
+                step.run()
+                for memory in step.dead if self._poisoned else ():
+                    memory.fill_(POISON)
+
+    def _bind(self, bucket: Bucket, launch: Launch) -> Step:
+        function = self._functions[launch.kernel]
+        args = [self.memory.view(bucket, ref) for ref in launch.args]
+        dead = tuple(self.memory.range(offset, size) for offset, size in launch.dead)
+        return Step(partial(function[launch.grid], *args, **_switches(function)), dead)
+
+
+def _switches(function: Any) -> dict[str, Any]:
+    """Constexpr parameters as the interpreter needs them: it multiplies the raw bits of bf16 dot operands, so those are widened."""
+    import triton.language as tl
+
+    return {"DOT": tl.float32} if "DOT" in function.arg_names else {}

@@ -1,0 +1,71 @@
+# pyright: basic
+"""The `reference` executor: the planned level-4 program, launch by launch, on torch; buffers that are dead hold NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from lamella.runtime.evaluate import Run, compile_body
+from lamella.runtime.executor import MemoryExecutor
+from lamella.runtime.manifest import Bucket, Launch
+from lamella.runtime.memory import POISON, Memory
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch with its arguments bound: the region's body, its operands, where its results go, and what dies after it."""
+
+    run: Run
+    ins: tuple[torch.Tensor, ...]
+    outs: tuple[torch.Tensor, ...]
+    dead: tuple[torch.Tensor, ...]
+
+
+class ReferenceExecutor(MemoryExecutor):
+    """Executes what the plan says and nothing else: operands are views of the arena, results are copied to where the plan puts them.
+
+    A region computes all its values before the first is stored, so races between the CTAs of one launch are not seen here
+    (the interpreter sees them); a value that was overwritten, never written, or freed too early is, as NaN.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self._runs = {name: compile_body(kernel.body) for name, kernel in memory.manifest.kernels.items()}
+        self._steps: dict[tuple, tuple[Step, ...]] = {}
+
+    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
+        for bucket in self.manifest.buckets if buckets is None else buckets:
+            if bucket.key not in self._steps:
+                self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)
+
+    def launch(self, bucket: Bucket) -> None:
+        if bucket.key not in self._steps:
+            self.prepare([bucket])
+        with torch.inference_mode():
+            self.memory.range(0, bucket.arena_bytes).fill_(POISON)
+            for step in self._steps[bucket.key]:
+                values = step.run(*step.ins)
+                if len(values) > 1:
+                    values = self._detached(values)
+                for out, value in zip(step.outs, values, strict=True):
+                    if out is not value:
+                        out.copy_(value)
+                for memory in step.dead:
+                    memory.fill_(POISON)
+
+    def _bind(self, bucket: Bucket, launch: Launch) -> Step:
+        # One tensor object a ref, so that a result that already lies in its place (a cache) is recognized by identity.
+        views = {ref: self.memory.view(bucket, ref) for ref in launch.args}
+        args = [views[ref] for ref in launch.args]
+        inputs = self.manifest.kernels[launch.kernel].inputs
+        dead = tuple(self.memory.range(offset, size) for offset, size in launch.dead)
+        return Step(self._runs[launch.kernel], tuple(args[:inputs]), tuple(args[inputs:]), dead)
+
+    def _detached(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies of those values that lie in the arena (an operand passed through), lest storing one result changes another."""
+        start = self.memory.arena.data_ptr()
+        end = start + self.memory.arena.numel()
+        return [v.clone() if start <= v.data_ptr() < end else v for v in values]

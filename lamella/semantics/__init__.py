@@ -1,0 +1,23 @@
+"""What each op means on torch tensors: tensors and attributes enter, tensors leave. Imports torch and nothing of ours."""
+
+from . import attention, elementwise, embedding, linear, norm, rope, sampling, tile, weight  # fills the tables
+from .table import DTYPES, IMPLEMENTATIONS, REDUCTIONS, SCALARS, implements, reduction, scalar
+
+__all__ = [
+    "DTYPES",
+    "IMPLEMENTATIONS",
+    "REDUCTIONS",
+    "SCALARS",
+    "attention",
+    "elementwise",
+    "embedding",
+    "implements",
+    "linear",
+    "norm",
+    "reduction",
+    "rope",
+    "sampling",
+    "scalar",
+    "tile",
+    "weight",
+]

@@ -1,0 +1,20 @@
+# pyright: basic
+"""Rows of tables and of activations."""
+
+from __future__ import annotations
+
+import torch
+
+from .table import implements
+
+
+@implements("transformer.embedding")
+def embedding(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """tokens[N] i32, table[V, E] -> [N, E]. Raises IndexError for an id outside the table."""
+    return table.index_select(0, tokens)
+
+
+@implements("transformer.gather_rows")
+def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """x[N, …], rows[R] i32 -> [R, …]. Raises IndexError for a row outside x."""
+    return x.index_select(0, rows)

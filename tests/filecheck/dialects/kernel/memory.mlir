@@ -1,0 +1,16 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+
+// CHECK: %p, %c, %o, %m, %z, %one, %i = "test.op"() : () -> (!kernel.ptr<bf16>, !kernel.ptr<i32>, tensor<64xi64>, tensor<64xi1>, bf16, i32, i32)
+%p, %c, %o, %m, %z, %one, %i = "test.op"() : () -> (!kernel.ptr<bf16>, !kernel.ptr<i32>, tensor<64xi64>, tensor<64xi1>, bf16, i32, i32)
+// CHECK-NEXT: %x = kernel.load %p[%o] : !kernel.ptr<bf16>, tensor<64xi64> -> tensor<64xbf16>
+%x = kernel.load %p[%o] : !kernel.ptr<bf16>, tensor<64xi64> -> tensor<64xbf16>
+// CHECK-NEXT: %y = kernel.load %p[%o] mask %m : tensor<64xi1> other %z : bf16 {eviction = "first"} : !kernel.ptr<bf16>, tensor<64xi64> -> tensor<64xbf16>
+%y = kernel.load %p[%o] mask %m : tensor<64xi1> other %z : bf16 {eviction = "first"} : !kernel.ptr<bf16>, tensor<64xi64> -> tensor<64xbf16>
+// CHECK-NEXT: %s = kernel.load %c[%i] {cache = "cg"} : !kernel.ptr<i32>, i32 -> i32
+%s = kernel.load %c[%i] {cache = "cg"} : !kernel.ptr<i32>, i32 -> i32
+// CHECK-NEXT: kernel.store %p[%o], %x : !kernel.ptr<bf16>, tensor<64xi64>, tensor<64xbf16>
+kernel.store %p[%o], %x : !kernel.ptr<bf16>, tensor<64xi64>, tensor<64xbf16>
+// CHECK-NEXT: kernel.store %p[%o], %z mask %m : tensor<64xi1> {source = "residual"} : !kernel.ptr<bf16>, tensor<64xi64>, bf16
+kernel.store %p[%o], %z mask %m : tensor<64xi1> {source = "residual"} : !kernel.ptr<bf16>, tensor<64xi64>, bf16
+// CHECK-NEXT: %before = kernel.atomic_add %c[%i], %one : !kernel.ptr<i32>, i32, i32 -> i32
+%before = kernel.atomic_add %c[%i], %one : !kernel.ptr<i32>, i32, i32 -> i32

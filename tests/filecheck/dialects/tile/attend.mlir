@@ -1,0 +1,12 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+// RUN: lamella-opt %s --print-op-generic | lamella-opt | filecheck %s
+
+func.func @attend(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>) -> (tensor<3x16xf32>, tensor<3x16xf32>) {
+  // CHECK: %whole = tile.attend %q, %cache, %block_table, %query_start, %context_len {loc = "layers.0.attention", heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 5.000000e-01 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  %whole = tile.attend %q, %cache, %block_table, %query_start, %context_len {loc = "layers.0.attention", heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  // CHECK-NEXT: %acc, %max, %sum = tile.attend_partial %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 5.000000e-01 : f64, splits = 8 : i64, tile = 32 : i64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32>
+  %acc, %max, %sum = tile.attend_partial %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, splits = 8 : i64, tile = 32 : i64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32>
+  // CHECK-NEXT: %merged = tile.attend_merge %acc, %max, %sum {loc = "layers.0.attention"} : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32> -> tensor<3x16xf32>
+  %merged = tile.attend_merge %acc, %max, %sum {loc = "layers.0.attention"} : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32> -> tensor<3x16xf32>
+  func.return %whole, %merged : tensor<3x16xf32>, tensor<3x16xf32>
+}

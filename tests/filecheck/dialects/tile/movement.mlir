@@ -1,0 +1,14 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+// RUN: lamella-opt %s --print-op-generic | lamella-opt | filecheck %s
+
+func.func @movement(%table: tensor<32x4xf32>, %positions: tensor<3xi32>, %query_start: tensor<2xi32>, %block_table: tensor<1x4xi32>, %cache: tensor<?x2x2x16x4xf32>, %k: tensor<3x8xf32>) -> tensor<?x2x2x16x4xf32> {
+  // CHECK: %rows = tile.gather %table[%positions] {loc = "rope"} : tensor<32x4xf32>, tensor<3xi32> -> tensor<3x4xf32>
+  %rows = tile.gather %table[%positions] {loc = "rope"} : tensor<32x4xf32>, tensor<3xi32> -> tensor<3x4xf32>
+  // CHECK-NEXT: %slots = tile.slots %positions, %query_start, %block_table block 16 : i64 : tensor<3xi32>, tensor<2xi32>, tensor<1x4xi32> -> tensor<3xi32>
+  %slots = tile.slots %positions, %query_start, %block_table block 16 : i64 : tensor<3xi32>, tensor<2xi32>, tensor<1x4xi32> -> tensor<3xi32>
+  // CHECK-NEXT: %turned = tile.rotate "paired" %k by %rows heads 2 : i64 head_dim 4 : i64 rotary_dim 4 : i64 {loc = "layers.0.rope_k"} : tensor<3x8xf32>, tensor<3x4xf32> -> tensor<3x8xf32>
+  %turned = tile.rotate "paired" %k by %rows heads 2 : i64 head_dim 4 : i64 rotary_dim 4 : i64 {loc = "layers.0.rope_k"} : tensor<3x8xf32>, tensor<3x4xf32> -> tensor<3x8xf32>
+  // CHECK-NEXT: %keyed = tile.scatter %turned into %cache[%slots] part 0 : i64 {loc = "layers.0.cache"} : tensor<3x8xf32>, tensor<?x2x2x16x4xf32>, tensor<3xi32> -> tensor<?x2x2x16x4xf32>
+  %keyed = tile.scatter %turned into %cache[%slots] part 0 : i64 {loc = "layers.0.cache"} : tensor<3x8xf32>, tensor<?x2x2x16x4xf32>, tensor<3xi32> -> tensor<?x2x2x16x4xf32>
+  func.return %keyed : tensor<?x2x2x16x4xf32>
+}

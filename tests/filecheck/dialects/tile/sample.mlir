@@ -1,0 +1,8 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+// RUN: lamella-opt %s --print-op-generic | lamella-opt | filecheck %s
+
+func.func @sample(%logits: tensor<2x32xf32>, %temperature: tensor<2xf32>, %top_k: tensor<2xi32>, %top_p: tensor<2xf32>, %seed: tensor<2xi32>, %position: tensor<2xi32>) -> tensor<2xi32> {
+  // CHECK: %next = tile.sample %logits, %temperature, %top_k, %top_p, %seed, %position {loc = "sample"} : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  %next = tile.sample %logits, %temperature, %top_k, %top_p, %seed, %position {loc = "sample"} : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  func.return %next : tensor<2xi32>
+}

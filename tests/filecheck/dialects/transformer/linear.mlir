@@ -1,0 +1,7 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+
+%x, %w, %b = "test.op"() : () -> (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>, tensor<96xbf16>)
+// CHECK: %0 = transformer.linear %x, %w {loc = "layers.0.attn.q"} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>) -> tensor<?x96xbf16, #transformer.dims<"N">>
+%0 = transformer.linear %x, %w {loc = "layers.0.attn.q"} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>) -> tensor<?x96xbf16, #transformer.dims<"N">>
+// CHECK-NEXT: %1 = transformer.linear %x, %w, %b : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>, tensor<96xbf16>) -> tensor<?x96xf32, #transformer.dims<"N">>
+%1 = transformer.linear %x, %w, %b : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>, tensor<96xbf16>) -> tensor<?x96xf32, #transformer.dims<"N">>

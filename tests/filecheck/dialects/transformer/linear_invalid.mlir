@@ -1,0 +1,30 @@
+// RUN: lamella-opt %s --verify-diagnostics --split-input-file | filecheck %s
+
+%x, %w = "test.op"() : () -> (tensor<?x64xf32, #transformer.dims<"N">>, tensor<96x32xf32>)
+%0 = transformer.linear %x, %w {loc = "layers.3.attn.q"} : (tensor<?x64xf32, #transformer.dims<"N">>, tensor<96x32xf32>) -> tensor<?x96xf32, #transformer.dims<"N">>
+// CHECK: transformer.linear at layers.3.attn.q: weight has shape (96, 32), expected (96, 64), the last axis of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<96x64xf16>)
+%0 = transformer.linear %x, %w : (tensor<2x64xf32>, tensor<96x64xf16>) -> tensor<2x96xf32>
+// CHECK: transformer.linear: weight has element type f16, expected f32, that of x
+
+// -----
+%x, %w, %b = "test.op"() : () -> (tensor<2x64xf32>, tensor<96x64xf32>, tensor<64xf32>)
+%0 = transformer.linear %x, %w, %b : (tensor<2x64xf32>, tensor<96x64xf32>, tensor<64xf32>) -> tensor<2x96xf32>
+// CHECK: transformer.linear: bias has shape (64,), expected (96,), the outputs of weight
+
+// -----
+%x, %w, %b = "test.op"() : () -> (tensor<2x64xf32>, tensor<96x64xf32>, tensor<96xf16>)
+%0 = transformer.linear %x, %w, %b : (tensor<2x64xf32>, tensor<96x64xf32>, tensor<96xf16>) -> tensor<2x96xf32>
+// CHECK: transformer.linear: bias has element type f16, expected f32, that of weight
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<?x64xf32, #transformer.dims<"N">>, tensor<96x64xf32>)
+%0 = transformer.linear %x, %w : (tensor<?x64xf32, #transformer.dims<"N">>, tensor<96x64xf32>) -> tensor<?x96xf32, #transformer.dims<"R">>
+// CHECK: transformer.linear: result has shape (R, 96), expected (N, 96), the rows of x and the outputs of weight
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<64xf32>, tensor<96x64xf32>)
+%0 = transformer.linear %x, %w : (tensor<64xf32>, tensor<96x64xf32>) -> tensor<96xf32>
+// CHECK: transformer.linear: x has shape (64,), expected 2 axes

@@ -1,0 +1,7 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+
+%x, %w, %s, %v = "test.op"() : () -> (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<64xbf16>, tensor<3x64xf32>, tensor<64xf32>)
+// CHECK: %0 = transformer.rms_norm %x, %w {loc = "final_norm", eps = 1.000000e-05 : f64} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<64xbf16>) -> tensor<?x64xbf16, #transformer.dims<"N">>
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64, loc = "final_norm"} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<64xbf16>) -> tensor<?x64xbf16, #transformer.dims<"N">>
+// CHECK-NEXT: %1 = transformer.rms_norm %s, %v {eps = 1.2345678901234567e-06 : f64} : (tensor<3x64xf32>, tensor<64xf32>) -> tensor<3x64xf32>
+%1 = transformer.rms_norm %s, %v {eps = 1.2345678901234567e-06 : f64} : (tensor<3x64xf32>, tensor<64xf32>) -> tensor<3x64xf32>

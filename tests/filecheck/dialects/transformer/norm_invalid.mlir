@@ -1,0 +1,25 @@
+// RUN: lamella-opt %s --verify-diagnostics --split-input-file | filecheck %s
+
+%x, %w = "test.op"() : () -> (tensor<?x64xf32, #transformer.dims<"N">>, tensor<32xf32>)
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64, loc = "layers.3.attn_norm"} : (tensor<?x64xf32, #transformer.dims<"N">>, tensor<32xf32>) -> tensor<?x64xf32, #transformer.dims<"N">>
+// CHECK: transformer.rms_norm at layers.3.attn_norm: weight has shape (32,), expected (64,), the last axis of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<64xbf16>)
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64} : (tensor<2x64xf32>, tensor<64xbf16>) -> tensor<2x64xf32>
+// CHECK: transformer.rms_norm: weight has element type bf16, expected f32, that of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<?x64xf32, #transformer.dims<"N">>, tensor<64xf32>)
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64} : (tensor<?x64xf32, #transformer.dims<"N">>, tensor<64xf32>) -> tensor<?x64xf32, #transformer.dims<"R">>
+// CHECK: transformer.rms_norm: result has shape (R, 64), expected (N, 64), the shape of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<64xf32>)
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64} : (tensor<2x64xf32>, tensor<64xf32>) -> tensor<2x64xf16>
+// CHECK: transformer.rms_norm: result has element type f16, expected f32, that of x
+
+// -----
+%x = "test.op"() : () -> tensor<f32>
+%0 = transformer.rms_norm %x, %x {eps = 1.0e-05 : f64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
+// CHECK: transformer.rms_norm: x has rank 0, expected a last axis to normalize

@@ -1,0 +1,240 @@
+"""The `lamella` command over a stand-in for the API: what it passes on, what it prints, and how it fails."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import lamella
+from lamella.errors import ModelNotFoundError
+from lamella.runtime.manifest import Bucket, CacheSpec, Kernel, Launch, Manifest, ModelSpec, WeightSpec
+from lamella.tools.cli import main
+from lamella.tools.explain import byte_size, group, ranges
+from lamella.tools.report import made_of
+
+BODY = {"args": 0, "ops": [], "yields": []}
+LEDGER: list[dict[str, Any]] = [
+    {"verdict": "joined", "producer": "tile.map", "consumer": "tile.contract", "loc": f"layers.{n}.attn", "kind": "prologue"}
+    | {"reason": f"as in layers.{n}", "bytes": 1024, "launches": 1, "bucket": "t1"}
+    for n in (0, 1, 2, 4)
+]
+LEDGER += [
+    {"verdict": "refused", "producer": "tile.contract", "consumer": "tile.reduce", "loc": f"layers.{n}.ffn", "reason": "whole row"}
+    | {"bucket": "t1"}
+    for n in range(3)
+]
+LEDGER += [
+    {"verdict": "chosen", "loc": "sample", "kind": "schedule", "schedule": "gemv", "reason": "one row", "bucket": "t1"},
+    {"verdict": "in_place", "loc": "", "reason": "the input dies here", "bucket": "t1"},
+    {"verdict": "joined", "producer": "tile.map", "consumer": "tile.map", "loc": "embed", "kind": "vertical", "bucket": "t64"},
+]
+
+
+def a_manifest() -> Manifest:
+    launches = tuple(Launch("gemv_0", (1, 1, 1), (), loc=f"layers.{n}") for n in range(3))
+    bucket = Bucket(1, 1, 1, 1, 4096, (), (), launches, advance=True, buffer_bytes=8192, max_live_bytes=2048)
+    return Manifest(
+        "none",
+        "f32",
+        64,
+        ModelSpec("llama", 3, 8, 2, 1, 4, 16, 32),
+        CacheSpec(3, 1, 4, 16, "f32", 4),
+        {"embed": WeightSpec("bf16", (1024, 1024))},
+        {},
+        {"gemv_0": Kernel("kernels/gemv_0.py", 0, BODY, sources=("rms_norm", "linear", "linear"))},
+        (bucket,),
+    )
+
+
+@dataclass
+class Result:
+    prompt_ids: list[int]
+    output_ids: list[int]
+    text: str
+    stop_reason: str = "length"
+    timings: dict[str, float] = field(default_factory=lambda: {"decode": 0.5})
+
+
+@dataclass
+class FakeProgram:
+    manifest: Any = field(default_factory=a_manifest)
+    ledger: list[dict[str, Any]] = field(default_factory=lambda: list(LEDGER))
+    kernels: dict[str, str] = field(default_factory=lambda: {"gemv_0": ""})
+    timings: list[tuple[str, float]] = field(default_factory=lambda: [("cse", 0.25), ("dce", 0.5)])
+
+    def save(self, folder: Path) -> None:
+        self.manifest.save(folder)
+
+
+@dataclass
+class FakeModel:
+    calls: list[tuple[Any, dict[str, Any]]]
+
+    def generate(self, prompt: Any, **options: Any) -> Result:
+        self.calls.append((prompt, options))
+        if isinstance(prompt, list):
+            return Result(prompt, [7, 8], "")
+        if options["on_text"]:
+            for part in ("Par", "is é"):
+                options["on_text"](part)
+        return Result([1], [2, 3], "Paris é")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """The calls that commands made of the API, (first argument, options), in order."""
+    seen: list[tuple[Any, dict[str, Any]]] = []
+
+    def load(path: str, **options: Any) -> FakeModel:
+        seen.append((path, options))
+        if path == "missing":
+            raise ModelNotFoundError("no such path", where=path)
+        if path == "broken":
+            raise ZeroDivisionError("by\nzero")
+        return FakeModel(seen)
+
+    def compile_(path: str, **options: Any) -> FakeProgram:
+        seen.append((path, options))
+        if path == "missing":
+            raise ModelNotFoundError("no such path", where=path)
+        return FakeProgram()
+
+    api = ModuleType("lamella.api")
+    api.load, api.compile = load, compile_  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lamella.api", api)
+    monkeypatch.setattr(lamella, "api", api, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    return seen
+
+
+def output(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(args) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def mistake(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line a command prints on stderr before it exits with 2."""
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("lamella: error: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("lamella: error: ").rstrip("\n")
+
+
+def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["generate", "m", "--prompt", "Hi", "--chat", "--max-new-tokens", "5", "--stop", "\n", "--stop", "END", "--seed", "3"]
+    assert output([*args, "--temperature", "0.5", "--device", "cpu", "--random-weights", "0"], capsys) == "Paris é\n"
+    (path, load), (prompt, generate) = calls
+    assert (path, prompt) == ("m", "Hi")
+    assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "random_weights": 0, "max_context": None}
+    expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False, "chat": True}
+    assert {name: generate[name] for name in expected} == expected
+    assert generate["stop"] == ("\n", "END")
+
+
+def test_generate_json_prints_one_object_and_nothing_else(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    result = json.loads(output(["generate", "m", "--prompt", "Hi", "--json"], capsys))
+    assert result == {"prompt_ids": [1], "output_ids": [2, 3], "text": "Paris é", "stop_reason": "length", "timings": {"decode": 0.5}}
+    assert calls[1][1]["on_text"] is None
+
+
+def test_generate_from_ids_prints_ids(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(["generate", "m", "--prompt-ids", "1, 2,3", "--ignore-eos"], capsys) == "7,8\n"
+    assert calls[1][0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["generate", "m"], "give either --prompt or --prompt-ids, got neither"),
+        (["generate", "m", "--prompt", "a", "--prompt-ids", "1"], "give either --prompt or --prompt-ids, got both"),
+        (["generate", "m", "--prompt-ids", "1,x"], "--prompt-ids: bad list, expected integers with commas between them, got '1,x'"),
+        (["generate", "m", "--prompt-ids", "1", "--chat"], "--chat needs text, got --prompt-ids (use --prompt)"),
+        (["generate", "missing", "--prompt", "a"], "missing: no such path"),
+        (["generate", "m", "--prompt", "a", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'auto', 'cpu', 'cuda'."),
+        (["generate"], "Missing argument 'MODEL'."),
+        (["generat"], "No such command 'generat'. Did you mean 'generate'?"),
+        (["compile", "m"], "Missing option '-o' / '--output'."),
+        (["explain", "m", "--tokens", "one"], "--tokens: bad list, expected integers with commas between them, got 'one'"),
+        (["report", "missing"], "missing: no such path"),
+    ],
+)
+def test_mistakes_are_one_line(args: list[str], text: str, calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert mistake(args, capsys) == text
+
+
+@pytest.mark.parametrize("option", ["--device", "--dtype", "--executor", "--max-new-tokens", "--seed", "--temperature", "--max-context"])
+def test_bad_values_name_their_option(option: str, calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"'{option}'" in mistake(["generate", "m", "--prompt", "a", option, "bad"], capsys)
+    assert calls == []
+
+
+def test_a_fault_of_lamella_is_one_line_too(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "broken", "--prompt", "a"]) == 1
+    assert capsys.readouterr().err == "lamella: internal error: ZeroDivisionError: by zero (--debug shows where)\n"
+    with pytest.raises(ZeroDivisionError):
+        main(["generate", "broken", "--prompt", "a", "--debug"])
+
+
+def test_debug_shows_the_traceback_of_a_mistake(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--debug", "generate", "missing", "--prompt", "a"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_compile_writes_a_folder(calls: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out"
+    out = output(["compile", "m", "-o", str(target), "--tokens", "1,64", "--dtype", "float32", "--time-passes"], capsys)
+    assert [p.name for p in target.iterdir()] == ["manifest.json"]
+    assert calls[0][1] | {"buckets": (1, 64), "dtype": "float32", "until": None, "arch": None} == calls[0][1]
+    assert "0.250" in out
+    assert "0.750" in out
+    assert "rms_norm, linear x2" in out
+    assert out.endswith(f"wrote {target}\n")
+
+
+def test_compile_leaves_nothing_behind(calls: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mistake(["compile", "missing", "-o", str(tmp_path / "out")], capsys) == "missing: no such path"
+    assert mistake(["compile", "m", "-o", str(tmp_path / "out"), "--until", "tile"], capsys).startswith("unknown stage 'tile'")
+    (tmp_path / "file").write_text("")
+    assert "exists and is a file" in mistake(["compile", "m", "-o", str(tmp_path / "file")], capsys)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_explain_merges_identical_layers(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(["explain", "m"], capsys)
+    for text in ("Fused, bucket t1", "layers.0-2,4.attn", "layers.0-2.ffn", "gemv", "over an input", "Fused, bucket t64"):
+        assert text in out
+    assert out.count("whole row") == 1
+    assert "Not fused, bucket t64" not in out
+    assert out.endswith(
+        "t1: 4 fusions, 3 refused; 4.00 KiB and 4 launches saved a step\nt64: 1 fusions, 0 refused; 0 B and 0 launches saved a step\n"
+    )
+    assert json.loads(output(["explain", "m", "--json"], capsys)) == LEDGER
+    assert calls[0][1]["buckets"] == (1,)
+
+
+def test_report_shows_arena_against_its_bounds(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    out = output(["report", "m"], capsys)
+    for text in ("1 token (decode)", "4.00 KiB", "8.00 KiB", "0.50", "2.00 KiB", "2.00 MiB", "96 B", "6.00 KiB", "gemv_0"):
+        assert text in out
+
+
+def test_groups_keep_order_and_sums() -> None:
+    first, second, *rest = group(LEDGER)
+    assert (first.where, first.count, first.bytes, first.launches) == ("layers.0-2,4.attn", 4, 4096, 4)
+    assert (second.verdict, second.reason, second.layers) == ("refused", "whole row", (0, 1, 2))
+    assert [line.verdict for line in rest] == ["chosen", "in_place", "joined"]
+    assert group([]) == []
+
+
+def test_small_formats() -> None:
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert [byte_size(n) for n in (0, 1023, 1024, 3 << 20, 5 << 40)] == ["0 B", "1023 B", "1.00 KiB", "3.00 MiB", "5120.00 GiB"]
+    assert made_of(("a", "b", "a")) == "a x2, b"
