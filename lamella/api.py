@@ -51,7 +51,7 @@ class Model:
         self.program = program
         self.executor = executor
         self.session: Session = Session(executor)
-        self._seconds = dict(seconds)
+        self.seconds: Mapping[str, float] = dict(seconds)
 
     def generate(
         self,
@@ -93,7 +93,7 @@ class Model:
                 on_text(piece)
         made = completion.generation
         timings = {
-            **self._seconds,
+            **self.seconds,
             "prefill": made.timings.prefill,
             "decode": made.timings.decode,
             "tokens_per_second": made.timings.tokens_per_second,

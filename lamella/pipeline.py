@@ -89,7 +89,11 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "plan", (PassSpec("plan-memory"), PassSpec("check-plan"), PassSpec("number-kernels")), BUFFERS | {"memref.view", "arith.constant"}
     ),
-    Stage("kernels", (PassSpec("tile-to-kernel"),), frozenset({"builtin", "func", "kernel", "host", "memref.view", "arith.constant"})),
+    Stage(
+        "kernels",
+        (PassSpec("tile-to-kernel"), PassSpec("dependent-launch")),
+        frozenset({"builtin", "func", "kernel", "host", "memref.view", "arith.constant"}),
+    ),
 )
 
 

@@ -59,6 +59,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "plan-memory": Lazy("lamella.passes.plan_memory", "PlanMemory"),
     "check-plan": Lazy("lamella.passes.check_plan", "CheckPlan"),
     "number-kernels": Lazy("lamella.passes.number_kernels", "NumberKernels"),
+    "dependent-launch": Lazy("lamella.passes.dependent_launch", "DependentLaunch"),
     "tile-to-kernel": Lazy("lamella.lowering.tile_to_kernel", "TileToKernel"),
 }
 

@@ -66,6 +66,7 @@ class FuseRegions(ModulePass):
                     join_prologues(graph, target)
                 if self.horizontal:
                     join_siblings(graph)
+                note_boundaries(graph)
                 outline(graph)
 
 
@@ -238,6 +239,15 @@ def _is_sink(graph: RegionGraph, group: Group) -> bool:
 
 def _overwrites_each_other(graph: RegionGraph, a: Group, b: Group) -> bool:
     return graph.reaches(a, [b]) or graph.reaches(b, [a])
+
+
+def note_boundaries(graph: RegionGraph) -> None:
+    """Records why two regions that each have an anchor, and follow each other, stay two launches: gate and up before down, q before attention."""
+    for group in graph.groups():
+        for consumer in graph.consumers(group):
+            if consumer is not None and all(any(isinstance(op, ANCHORS) for op in g.ops) for g in (group, consumer)):
+                answer = feasible_schedules(sorted([*group.ops, *consumer.ops], key=graph.order.__getitem__))
+                refuse(consumer, "anchors", group, consumer, "; ".join(answer.reasons))
 
 
 def facts(kind: str, producer: Group, consumer: Group, kept: Sequence[SSAValue], reason: str) -> dict[str, Value]:

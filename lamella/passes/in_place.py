@@ -7,6 +7,8 @@ order. What a grid index covers depends on the region:
   its prologue reads whole rows that other programs read too;
 * without one, a program owns whole rows, so it may also reduce them, as long as all values it yields have the same rows;
 * attention, sampling and moves of rows read where they please.
+
+Even a read at the right index comes too late when it serves a result that is stored after the overwriting one.
 """
 
 from __future__ import annotations
@@ -83,6 +85,10 @@ def misalignment(block: Block, argument: BlockArgument, yielded: int) -> str:
     reads = follow(argument)
     if isinstance(reads, str):
         return reads
+    others = [value for index, value in enumerate(terminator.values) if index != yielded]
+    if any(value in reads.elements or value in reads.rows for value in others):
+        # It may be computed by another program (the columns of another contraction), or by this one after the first is stored.
+        return "another result is computed from it too"
     if contracts:
         return _beside_contract(contracts, terminator, reads, yielded)
     return _beside_rows(block, argument, terminator)
@@ -125,8 +131,7 @@ def _beside_contract(contracts: Iterable[ContractOp], terminator: YieldOp, reads
     values = terminator.values
     if values[yielded] not in reads.elements:
         return "what overwrites it is not computed from it"
-    tiles = _computed_from(contract.result for contract in contracts)
-    if any(value in reads.elements and value not in tiles for value in values):
+    if values[yielded] not in _computed_from(contract.result for contract in contracts):
         return "it is read outside the epilogue of a contraction"
     return ""
 

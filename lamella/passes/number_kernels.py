@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from lamella.dialects.attributes import python_value
 from lamella.dialects.tile import FusedOp
+
+IMMUTABLE = frozenset({"host.weight", "host.constant", "transformer.weight", "transformer.rope_table"})
+"""Handles of storage that no launch writes: kernels may read it before their predecessors end."""
 
 
 @dataclass
@@ -37,12 +40,12 @@ class Structure:
         return number
 
     def key(self, fused: FusedOp) -> Hashable:
-        """Schedule, types of inputs and outputs, and each op by name, operands, properties and result types."""
+        """Schedule, types of inputs (and whether a step may change them) and outputs, and each op by name, operands, properties, results."""
         block = fused.body.block
         ids: dict[SSAValue, int] = {argument: i for i, argument in enumerate(block.args)}
         parts: list[Hashable] = [
             self.number(fused.schedule) if fused.schedule else -1,
-            tuple(self.number(v.type) for v in fused.ins),
+            tuple((self.number(v.type), is_immutable(v)) for v in fused.ins),
             tuple(self.number(v.type) for v in (*fused.outs, *fused.res)),
         ]
         for op in block.ops:
@@ -52,6 +55,11 @@ class Structure:
             for result in op.results:
                 ids[result] = len(ids)
         return tuple(parts)
+
+
+def is_immutable(value: SSAValue) -> bool:
+    """Whether no launch of a step writes this storage: a weight or a constant."""
+    return isinstance(value.owner, Operation) and value.owner.name in IMMUTABLE
 
 
 def bucket_prefix(function: func.FuncOp) -> str:

@@ -41,6 +41,8 @@ class RegionGraph:
         self.ops = [op for op in self.order if op.name not in HANDLES and not isinstance(op, func.ReturnOp)]
         self.group_of: dict[Operation, Group] = {op: Group([op]) for op in self.ops}
         self.waits: dict[Operation, list[Operation]] = _overwrites(function)
+        # Whether everything an op waits for stands before it in the text; an overwrite may stand before a read of the old value.
+        self.forward = all(self.order[reader] < self.order[op] for op, readers in self.waits.items() for reader in readers)
 
     def groups(self) -> list[Group]:
         """All groups, by their first op."""
@@ -76,8 +78,8 @@ class RegionGraph:
             group = work.pop()
             if group is source:
                 return True
-            # A group whose ops all precede the source cannot depend on it.
-            if group in seen or max(self.order[op] for op in group.ops) < floor:
+            # In text order, a group whose ops all precede the source cannot depend on it.
+            if group in seen or (self.forward and max(self.order[op] for op in group.ops) < floor):
                 continue
             seen.add(group)
             work.extend(self.producers(group))

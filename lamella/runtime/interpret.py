@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,8 +109,9 @@ class InterpretExecutor(MemoryExecutor):
     def _run(self, bucket: Bucket) -> None:
         if self._poisoned:
             self.memory.range(0, bucket.arena_bytes).fill_(POISON)
-        # Padding rows and masked lanes hold NaN and infinities by design; numpy would warn about each.
-        with numpy.errstate(all="ignore"):
+        # Padding rows and masked lanes hold NaN and infinities by design; numpy would warn about each (of a row of NaN, as a warning).
+        with numpy.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
             for step in self._steps[bucket.key]:
                 step.run()
                 for memory in step.dead if self._poisoned else ():

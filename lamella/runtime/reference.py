@@ -22,6 +22,7 @@ class Step:
     ins: tuple[torch.Tensor, ...]
     outs: tuple[torch.Tensor, ...]
     dead: tuple[torch.Tensor, ...]
+    """Ranges of the arena, as words of POISON's width or eight times that."""
 
 
 class ReferenceExecutor(MemoryExecutor):

@@ -8,10 +8,19 @@ import torch.nn.functional as F
 
 from .table import DTYPES, implements
 
+BATCH = 4
+"""Bands of rows a weight is cut into for a product with one row."""
+
 
 def contract(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x[M, K] @ weight[O, K]ᵀ -> [M, O] float32: operands are widened first, so products are exact and sums are float32."""
-    return F.linear(x.float(), weight.float())
+    x, weight = x.float(), weight.float()
+    outputs, inputs = weight.shape
+    if x.shape[0] != 1 or outputs % BATCH:
+        return F.linear(x, weight)
+    # One row: MKL's matrix-vector product runs on one core of AMD processors, a third as fast as its batched product.
+    column = x.reshape(1, inputs, 1).expand(BATCH, inputs, 1)
+    return torch.bmm(weight.view(BATCH, outputs // BATCH, inputs), column).view(1, outputs)
 
 
 @implements("transformer.linear")

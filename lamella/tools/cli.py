@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -70,8 +70,16 @@ def generate(
     given = _prompt(prompt, prompt_ids, chat)
     from lamella import api
 
-    with _progress("compiling and loading"):
-        loaded = api.load(model, device=device, dtype=dtype, executor=executor, random_weights=random_weights, max_context=max_context)
+    with _progress("compiling") as show:
+        loaded = api.load(
+            model,
+            device=device,
+            dtype=dtype,
+            executor=executor,
+            random_weights=random_weights,
+            max_context=max_context,
+            progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
+        )
     result = loaded.generate(
         given,
         max_new_tokens=max_new_tokens,
@@ -223,14 +231,14 @@ def _timing_table(timings: Sequence[tuple[str, float]]) -> Table:
 
 
 @contextmanager
-def _progress(what: str) -> Generator[None]:
-    """A line with a spinner on stderr, where that is a terminal."""
+def _progress(what: str) -> Generator[Callable[[str], None]]:
+    """A line with a spinner on stderr, where that is a terminal; yields a function that changes its text."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield
+        yield lambda text: None
         return
-    with console.status(f"{what}…"):
-        yield
+    with console.status(f"{what}…") as status:
+        yield lambda text: status.update(f"{text}…")
 
 
 def _write(text: str) -> None:

@@ -41,8 +41,8 @@ class Case:
     grid: tuple[int, ...] = (1,)
     tolerance: float = 2e-6
 
-    def run(self, folder: Path) -> tuple[torch.Tensor, ...]:
-        """The outputs of the printed kernel, which starts with buffers of 7s."""
+    def run(self, folder: Path, device: str = "cpu") -> tuple[torch.Tensor, ...]:
+        """The outputs of the printed kernel, which starts with buffers of 7s; on a CPU Triton interprets it."""
         path = folder / f"kernel_{next(FILES)}.py"
         path.write_text(print_kernel(self.func))
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -50,13 +50,13 @@ class Case:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         kernel = getattr(module, self.func.sym_name.data)
-        switches = {"DOT": module.tl.float32} if "DOT" in kernel.arg_names else {}
-        inputs = [guarded(x) for x in self.inputs]
-        outputs = [guarded(torch.full_like(e, 7)) for e in self.expected]
+        switches = {"DOT": module.tl.float32} if device == "cpu" and "DOT" in kernel.arg_names else {}
+        inputs = [guarded(x.to(device)) for x in self.inputs]
+        outputs = [guarded(torch.full_like(e, 7, device=device)) for e in self.expected]
         with numpy.errstate(all="ignore"):
             kernel[self.grid](*(inside for _, inside in inputs), *(inside for _, inside in outputs), **switches)
         assert not any(band.any() for around, _ in outputs for band in around), "the kernel writes outside its buffers"
-        return tuple(inside for _, inside in outputs)
+        return tuple(inside.cpu() for _, inside in outputs)
 
     def holds(self, folder: Path) -> bool:
         pairs = zip(self.run(folder), self.expected, strict=True)
@@ -65,7 +65,7 @@ class Case:
 
 def guarded(x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
     """The zeros around a copy of `x` in the middle of a larger buffer, and the copy: a broken kernel may not harm the process."""
-    storage = torch.zeros(2 * GUARD + x.numel(), dtype=x.dtype)
+    storage = torch.zeros(2 * GUARD + x.numel(), dtype=x.dtype, device=x.device)
     inside = storage[GUARD : GUARD + x.numel()].view(x.shape)
     inside.copy_(x)
     return [storage[:GUARD], storage[GUARD + x.numel() :]], inside
@@ -277,15 +277,15 @@ def grid_case() -> Case:
 
 
 def atomic_case(*, masked: bool) -> Case:
-    """Four programs add to one counter and keep what they found; under the mask only the first two do."""
+    """Four additions to one counter, which keep what they found; under the mask only the first two happen."""
     expected = torch.tensor([7 + (3 if masked else 10)]).int()
     found = torch.tensor([7, 8, 10, 10 if masked else 13]).int()
     b = builder([], [expected, found])
-    pid = b.program_id(0)
-    before = b.atomic_add(b.parameters[0], 0, b.add(pid, 1), b.lt(pid, 2) if masked else None)
-    seen = b.where(b.lt(pid, 2), before, 10) if masked else before
-    b.store(b.parameters[1], pid, seen)
-    return Case(b.finish(), (), (expected, found), grid=(4,))
+    with b.for_(0, 4) as loop:
+        i = loop.index
+        before = b.atomic_add(b.parameters[0], 0, b.add(i, 1), b.lt(i, 2) if masked else None)
+        b.store(b.parameters[1], i, b.where(b.lt(i, 2), before, 10) if masked else before)
+    return Case(b.finish(), (), (expected, found))
 
 
 def atomic_block_case() -> Case:

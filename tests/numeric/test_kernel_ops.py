@@ -20,6 +20,16 @@ def test_printed_kernel_computes(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(found, expected, rtol=case.tolerance, atol=case.tolerance, equal_nan=True)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_printed_kernel_computes_on_a_gpu(name: str, tmp_path: Path) -> None:
+    """The same text, compiled. The GPU's exp, log, sin and division are off by a few units in the last place."""
+    case = CASES[name]
+    tolerance = max(case.tolerance, 2e-5)
+    for found, expected in zip(case.run(tmp_path, "cuda"), case.expected, strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
 def test_every_op_of_the_dialect_has_a_case() -> None:
     used: set[type[Operation]] = {type(op) for case in CASES.values() for op in case.func.walk()}
     assert set(Kernel.operations) - used == set()

@@ -133,6 +133,7 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
     assert output([*args, "--temperature", "0.5", "--device", "cpu", "--random-weights", "0"], capsys) == "Paris é\n"
     (path, load), (prompt, generate) = calls
     assert (path, prompt) == ("m", "Hi")
+    load.pop("progress")(1, 2, "embed")
     assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "random_weights": 0, "max_context": None}
     expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False, "chat": True}
     assert {name: generate[name] for name in expected} == expected

@@ -1,5 +1,6 @@
 """lamella-opt's mistakes are one line and exit code 2; verification between passes finds what xDSL's verifier does not."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from xdsl.passes import ModulePass
 
 from lamella import pipeline, registry
 from lamella.errors import IRError, LamellaError, PassError
+from lamella.frontends.huggingface import read_config
+from lamella.frontends.llama import build
 from lamella.pipeline import Options, Stage
 from lamella.tools.opt import main
 from lamella.verification import name_of, verify, verify_dominance, verify_legality
@@ -238,6 +241,26 @@ def test_every_option_of_a_stage_is_a_field_of_options() -> None:
     for stage in pipeline.STAGES:
         for spec in stage.passes:
             assert spec.build(Options()).name == spec.name
+
+
+def test_lamella_opt_reaches_the_stages_that_the_api_reaches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
+    config_file = tmp_path / "config.json"
+    config_file.write_text(json.dumps({"model_type": "llama", "vocab_size": 64, "max_position_embeddings": 64, **facts}))
+    module = build(read_config(config_file)[0], dtype="f32", block=16)
+    source = tmp_path / "input.mlir"
+    source.write_text(pipeline.text(module))
+    snapshots = pipeline.Snapshots()
+    options = Options(tokens=3, longest_query=3, blocks=4, length=64)
+    pipeline.run(module, options, verify_each=True, instruments=(snapshots,))
+    given = "{tokens=3 longest-query=3 blocks=4 length=64}"
+    for stage in pipeline.stage_names():
+        assert main([str(source), "--until", stage + given]) == 0
+        assert capsys.readouterr().out == snapshots.ir[stage]
+    regions = tmp_path / "regions.mlir"
+    regions.write_text(snapshots.ir["regions"])
+    assert main([str(regions), "--legal", "regions", "--stage", "buffers"]) == 0
+    assert capsys.readouterr().out == snapshots.ir["buffers"]
 
 
 def test_errors_are_one_line() -> None:

@@ -97,17 +97,20 @@ def over_components(e: Emitter, found: list[Component], body: Callable[[Componen
     b = e.b
     program = b.named("program", b.program_id(0))
 
-    def branch(number: int, first: int) -> None:
-        component = found[number]
+    bounds = [sum(c.tiles for c in found[: i + 1]) for i in range(len(found))]
+    conditions = [b.lt(program, bound) for bound in bounds[:-1]]
+
+    def branch(number: int) -> None:
+        component, first = found[number], bounds[number] - found[number].tiles
         if number == len(found) - 1:
             body(component, b.sub(program, first))
             return
-        with b.if_(b.lt(program, first + component.tiles)), e.scope():
+        with b.if_(conditions[number]), e.scope():
             body(component, b.sub(program, first))
         with b.else_(), e.scope():
-            branch(number + 1, first + component.tiles)
+            branch(number + 1)
 
-    branch(0, 0)
+    branch(0)
 
 
 def finish_component(
@@ -124,63 +127,96 @@ def finish_component(
 
 
 def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """One token: a program multiplies x by `rows` whole weight rows, `k` columns at a time."""
+    """One token: a program multiplies x by `rows` whole weight rows, `k` columns at a time.
+
+    The weights of all columns are loaded first, as one register tile, where that fits: they are most of what a step reads, and nothing
+    else has to be there before them. Longer rows are taken in a loop.
+    """
     e = ContractEmitter(fused, name, schedule)
-    b = e.b
     block_n, block_k = schedule.get("rows"), schedule.get("k")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
-    x = split.contracts[0].x
-    k = shape_of(x)[1]
+    gemv = Gemv(e, split.contracts[0].x, block_n, block_k)
     e.chunk = block_k
     found = components(e, split, block_n)
-    once = k <= block_k
-    if once:
-        e.emit(x, e.whole(0, None, k))
-    else:
-        e.stage([x], Place(0, None))
+    over_components(e, found, gemv.component)
+    return e.b.finish(), (sum(c.tiles for c in found), 1, 1)
 
-    def weights(contract: ContractOp, n: SSAValue, n_mask: SSAValue | None, at: Place) -> SSAValue:
-        with b.source(source_of(contract)):
-            assert at.cols is not None
-            wide = weight_size(contract) > INT32_ELEMENTS
-            rows, cols = (b.cast(n, i64), b.cast(at.cols, i64)) if wide else (n, at.cols)
-            offsets = b.add(b.mul(b.expand(rows, 1), k), b.expand(cols, 0))
-            mask = b.all_of(
-                b.expand(n_mask, 1) if n_mask is not None else None, b.expand(at.col_mask, 0) if at.col_mask is not None else None
-            )
-            return b.named("w", b.load(e.pointers[contract.weight], offsets, mask, eviction="first"))
 
-    def product(contract: ContractOp, w: SSAValue, at: Place) -> SSAValue:
-        xs = e.emit(x, at)
-        with b.source(source_of(contract)):
-            return b.mul(b.cast(w, f32), b.expand(b.cast(xs, f32), 0))
+@dataclass(frozen=True)
+class Gemv:
+    """The parts of the `gemv` skeleton that do not change between components."""
 
-    def body(component: Component, tile: Operand) -> None:
-        start = b.mul(tile, block_n)
-        n = b.named("n", b.add(start, b.arange(block_n)))
-        n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
-        if once:
-            at = e.whole(0, None, k)
-            loaded = [weights(c, n, n_mask, at) for c in component.contracts]
-            sums = [product(c, w, at) for c, w in zip(component.contracts, loaded, strict=True)]
-        else:
-            zeros = [b.named("acc", b.full((block_n, block_k), 0.0, f32)) for _ in component.contracts]
-            unroll = -(-k // block_k) <= MAX_UNROLLED
-            with b.for_(0, k, block_k, init=zeros, unroll=unroll) as loop, e.scope():
-                at = e.columns(0, None, loop.index, block_k, k)
-                loaded = [weights(c, n, n_mask, at) for c in component.contracts]
-                products = [product(c, w, at) for c, w in zip(component.contracts, loaded, strict=True)]
-                loop.yields(*(b.add(acc, p) for acc, p in zip(loop.values, products, strict=True)))
-            sums = list(loop.results)
+    e: ContractEmitter
+    x: SSAValue
+    block_n: int
+    block_k: int
+
+    @property
+    def k(self) -> int:
+        """Columns of x and of each weight."""
+        return shape_of(self.x)[1]
+
+    def component(self, component: Component, tile: Operand) -> None:
+        """The programs of one component: products with their weight rows, sums, epilogue."""
+        e, b = self.e, self.e.b
+        start = b.mul(tile, self.block_n)
+        n = b.named("n", b.add(start, b.arange(self.block_n)))
+        n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
+        trips = -(-self.k // self.block_k)
+        sums = self.at_once(component, n, n_mask) if trips <= MAX_UNROLLED else self.in_a_loop(component, n, n_mask)
         results: list[SSAValue] = []
         for contract, total in zip(component.contracts, sums, strict=True):
             with b.source(source_of(contract)):
                 results.append(b.named("y", b.reduce(total, "sum", 1)))
         place = Place(0, n, None, n_mask)
-        finish_component(e, component, place, start, tuple(results), block_n >= component.width)
+        finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
 
-    over_components(e, found, body)
-    return b.finish(), (sum(c.tiles for c in found), 1, 1)
+    def at_once(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
+        """All weights, then x piece by piece."""
+        e, b = self.e, self.e.b
+        if self.k <= self.block_k:
+            places = [e.whole(0, None, self.k)]
+        else:
+            places = [e.columns(0, None, first, self.block_k, self.k) for first in range(0, self.k, self.block_k)]
+        loaded = [[self.weights(c, n, n_mask, at) for c in component.contracts] for at in places]
+        e.stage([self.x], Place(0, None))
+        sums: list[SSAValue | None] = [None] * len(component.contracts)
+        for at, pieces in zip(places, loaded, strict=True):
+            for number, (contract, w) in enumerate(zip(component.contracts, pieces, strict=True)):
+                product, before = self.product(contract, w, at), sums[number]
+                sums[number] = product if before is None else b.add(before, product)
+        return [total for total in sums if total is not None]
+
+    def in_a_loop(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
+        """Weights and x piece by piece."""
+        e, b = self.e, self.e.b
+        e.stage([self.x], Place(0, None))
+        zeros = [b.named("acc", b.full((self.block_n, self.block_k), 0.0, f32)) for _ in component.contracts]
+        with b.for_(0, self.k, self.block_k, init=zeros) as loop, e.scope():
+            at = e.columns(0, None, loop.index, self.block_k, self.k)
+            pieces = [self.weights(c, n, n_mask, at) for c in component.contracts]
+            products = [self.product(c, w, at) for c, w in zip(component.contracts, pieces, strict=True)]
+            loop.yields(*(b.add(acc, p) for acc, p in zip(loop.values, products, strict=True)))
+        return list(loop.results)
+
+    def weights(self, contract: ContractOp, n: SSAValue, n_mask: SSAValue | None, at: Place) -> SSAValue:
+        """The rows `n` of a weight at the columns of `at`."""
+        b = self.e.b
+        assert at.cols is not None
+        with b.source(source_of(contract)):
+            wide = weight_size(contract) > INT32_ELEMENTS
+            rows, cols = (b.cast(n, i64), b.cast(at.cols, i64)) if wide else (n, at.cols)
+            offsets = b.add(b.mul(b.expand(rows, 1), self.k), b.expand(cols, 0))
+            across = b.expand(n_mask, 1) if n_mask is not None else None
+            mask = b.all_of(across, b.expand(at.col_mask, 0) if at.col_mask is not None else None)
+            return b.named("w", b.load(self.e.pointers[contract.weight], offsets, mask, eviction="first"))
+
+    def product(self, contract: ContractOp, w: SSAValue, at: Place) -> SSAValue:
+        """Each weight times its column of x."""
+        xs = self.e.emit(self.x, at)
+        b = self.e.b
+        with b.source(source_of(contract)):
+            return b.mul(b.cast(w, f32), b.expand(b.cast(xs, f32), 0))
 
 
 def weight_size(contract: ContractOp) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import I64, DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
@@ -17,6 +17,8 @@ from lamella.dialects.tile import FusedOp
 from lamella.errors import PassError
 from lamella.lowering.tile_to_kernel import attend, contract, row, sample
 from lamella.passes.choose_schedule import longest_query
+from lamella.passes.dependent_launch import IMMUTABLE_PARAMETERS
+from lamella.passes.number_kernels import is_immutable
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class TileToKernel(ModulePass):
                 name = kernel_name(fused)
                 if name not in lowered:
                     made, lowered[name] = lower_region(fused, name, longest)
+                    fixed = [i for i, value in enumerate(fused.ins) if is_immutable(value)]
+                    made.attributes[IMMUTABLE_PARAMETERS] = DenseArrayBase[I64].from_list(i64, fixed)
                     op.body.block.add_op(made)
                 replace_by_launch(fused, name, lowered[name])
 

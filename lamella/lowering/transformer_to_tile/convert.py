@@ -97,4 +97,4 @@ def check_static(op: Operation) -> None:
     """Raises PassError when `op` makes a tensor with a dynamic dimension."""
     for result in op.results:
         if isinstance(result.type, TensorType) and DYNAMIC_INDEX in shape_of(result):
-            raise PassError("a dynamic dimension", where=subject(op), got=str(shape_of(result)), remedy="run specialize first")
+            raise PassError("a dynamic dimension", where=subject(op), got=str(result.type), remedy="run specialize first")

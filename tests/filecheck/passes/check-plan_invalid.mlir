@@ -1,6 +1,6 @@
 // RUN: lamella-opt %s -p check-plan --split-input-file --verify-diagnostics | filecheck %s
 
-// CHECK: plan of @overlap: %a at [0, 256) and %b at [0, 128) overlap, and both are live at launch 1 (host.launch at layers.0.up); %a is accessed from launch 0 (host.launch) to launch 2 (host.launch at layers.0.down), %b is accessed from launch 1 (host.launch at layers.0.up) to launch 2 (host.launch at layers.0.down)
+// CHECK: plan of @overlap: %a at [0, 256) and %b at [0, 128) overlap, and both are live at launch 2 (host.launch at layers.0.down); %a is accessed from launch 0 (host.launch) to launch 2 (host.launch at layers.0.down), %b is accessed from launch 1 (host.launch at layers.0.up) to launch 2 (host.launch at layers.0.down)
 func.func @overlap(%x: memref<64xf32>, %arena: memref<512xi8>) attributes {lamella.memory = {}} {
   %0 = arith.constant 0 : index
   %a = memref.view %arena[%0][] : memref<512xi8> to memref<64xf32>

@@ -1,0 +1,162 @@
+# pyright: basic
+"""`python -m benchmarks decode | prefill | kernels | accuracy`: a configuration and shapes enter; a table and a JSON file leave."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lamella.errors import LamellaError
+
+ConfigOption = Annotated[str, typer.Option(help="A name from benchmarks/models, or the path of a config.json.")]
+LayersOption = Annotated[int | None, typer.Option(min=1, help="Another number of layers.")]
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+DtypeOption = Annotated[Dtype, typer.Option(help="Element type of all; auto: the configuration's, float32 on a CPU.")]
+DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to run.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Sequences.")]
+ContextOption = Annotated[int, typer.Option(min=1, help="Tokens each sequence has when measuring starts.")]
+MaxContextOption = Annotated[int, typer.Option(min=1, help="Tokens a sequence has room for.")]
+StepsOption = Annotated[int, typer.Option(min=1, help="Launches of one measurement.")]
+RepetitionsOption = Annotated[int, typer.Option(min=1, help="Measurements; their median counts.")]
+OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write.")]
+PEERS = "eager,compile,compile-max"
+PeersOption = Annotated[
+    str,
+    typer.Option(
+        help="Comma-separated: eager, eager-graph, compile, compile-max (autotuned), each with :sdpa or :explicit to choose how attention"
+        " is written; hf-generate (decode only); or none."
+    ),
+]
+
+app = typer.Typer(
+    name="benchmarks",
+    help="Measures Lamella beside its peers, and its bound, in one run.",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def decode(
+    config: ConfigOption = "llama-3.2-1b",
+    batch: BatchOption = 1,
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    peers: PeersOption = PEERS,
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    steps: StepsOption = 50,
+    repetitions: RepetitionsOption = 5,
+    output: OutputOption = None,
+) -> None:
+    """Milliseconds a token, beside PyTorch and the bytes that a step moves."""
+    from benchmarks import speed
+
+    with _settings(config, layers, device, dtype, steps, repetitions) as made:
+        speed.decode(made(output), batch=batch, context=context, max_context=max_context, peers=_list(peers))
+
+
+@app.command()
+def prefill(
+    config: ConfigOption = "llama-3.2-1b",
+    tokens: Annotated[str, typer.Option(metavar="N,…", help="Lengths of the prompts.")] = "512,2048",
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    peers: PeersOption = PEERS,
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    steps: StepsOption = 10,
+    repetitions: RepetitionsOption = 5,
+    output: OutputOption = None,
+) -> None:
+    """Milliseconds of a prompt, beside PyTorch and the operations that it takes. Several lengths write several files."""
+    from benchmarks import speed
+
+    lengths = _integers(tokens)
+    with _settings(config, layers, device, dtype, steps, repetitions) as made:
+        for count in lengths:
+            file = output if output is None or len(lengths) == 1 else output.with_stem(f"{output.stem}-{count}")
+            speed.prefill(made(file), tokens=count, max_context=max(max_context, count), peers=_list(peers))
+
+
+@app.command()
+def kernels(
+    config: ConfigOption = "llama-3.2-1b",
+    batch: BatchOption = 1,
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Measure the prefill bucket of so many tokens instead.")] = None,
+    dtype: DtypeOption = "auto",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    steps: StepsOption = 50,
+    repetitions: RepetitionsOption = 5,
+    output: OutputOption = None,
+) -> None:
+    """Microseconds and bytes of each kernel of a step."""
+    from benchmarks import kernels as measured
+
+    with _settings(config, layers, device, dtype, steps, repetitions) as made:
+        measured.kernels(made(output), batch=batch, context=context, max_context=max_context, tokens=tokens)
+
+
+@app.command()
+def accuracy(
+    config: ConfigOption = "llama-3.2-1b",
+    seeds: Annotated[str, typer.Option(metavar="N,…", help="Each makes other weights and tokens.")] = "0,1,2",
+    positions: Annotated[int, typer.Option(min=1, help="Teacher-forced positions.")] = 64,
+    dtype: DtypeOption = "bfloat16",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    output: OutputOption = None,
+) -> None:
+    """Logit errors beside those of transformers in the same element type; exits with 1 when they are too large."""
+    from benchmarks import accuracy as measured
+
+    numbers = _integers(seeds)
+    with _settings(config, layers, device, dtype, 1, 1) as made:
+        report = measured.accuracy(made(output), seeds=numbers, positions=positions)
+    if not report.facts["ok"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _settings(config: str, layers: int | None, device: str, dtype: str, steps: int, repetitions: int) -> Generator[Callable]:
+    """A function from the output file to the settings; a user's mistake becomes one line and exit code 2."""
+    from benchmarks.configurations import configuration
+    from benchmarks.settings import Settings, device_of
+
+    name = f"{Path(config).stem}{f' with {layers} layers' if layers else ''}"
+    try:
+        with configuration(config, layers) as path:
+            where = device_of(device)
+            yield lambda output: Settings(name, path, where, dtype, steps, repetitions, output)
+    except LamellaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+def _list(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def _integers(text: str) -> list[int]:
+    """Raises BadParameter, which typer reports."""
+    try:
+        found = [int(part) for part in _list(text)]
+    except ValueError as error:
+        raise typer.BadParameter(f"'{text}' is no list of integers") from error
+    if not found or min(found) < 0:
+        raise typer.BadParameter(f"'{text}' holds no number, or one below 0")
+    return found
+
+
+if __name__ == "__main__":
+    app()

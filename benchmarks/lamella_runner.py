@@ -1,0 +1,121 @@
+# pyright: basic
+"""A configuration enters; Lamella's model leaves, its step ready to be launched again and again on made-up inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import triton
+
+from lamella import api
+from lamella.errors import PromptError
+from lamella.program import Shape
+from lamella.runtime.executor import Executor
+from lamella.runtime.manifest import Bucket, Manifest
+
+
+@dataclass(frozen=True)
+class Step:
+    """One bucket with inputs to which `reset` returns."""
+
+    executor: Executor
+    bucket: Bucket
+    saved: Mapping[str, torch.Tensor]
+    """On the executor's device."""
+
+    def reset(self) -> None:
+        """Write the inputs again: a step that advances changes its own."""
+        for name, tensor in self.executor.inputs(self.bucket).items():
+            tensor.copy_(self.saved[name])
+
+    def __call__(self) -> None:
+        self.executor.launch(self.bucket)
+
+
+@contextmanager
+def cold_compilation() -> Generator[None]:
+    """Triton compiles every kernel anew, whatever its cache on disk holds."""
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.always_compile = True
+        yield
+
+
+def load(
+    config: Path,
+    shapes: Sequence[Shape],
+    *,
+    device: torch.device,
+    dtype: str,
+    max_context: int,
+    sequences: int = 1,
+    seed: int = 0,
+) -> api.Model:
+    """The model with random weights and a cache for `sequences` of `max_context` tokens."""
+    # Whole blocks a sequence: decode_inputs gives each its own.
+    cache_tokens = sequences * -(-max_context // 16) * 16
+    return api.load(
+        config, random_weights=seed, device=device.type, dtype=dtype, buckets=shapes, max_context=max_context, cache_tokens=cache_tokens
+    )
+
+
+def decode_step(model: api.Model, context: int, launches: int, seed: int = 0) -> Step:
+    """One token of each sequence, `context` tokens long after the step, its blocks scattered over a cache of random numbers.
+
+    Raises PromptError when `launches` more steps do not fit.
+    """
+    manifest, executor = model.program.manifest, model.executor
+    assert manifest is not None
+    if context < 1 or context + launches > manifest.max_context:
+        raise PromptError("context and steps do not fit", expected=f"at most {manifest.max_context}", got=f"{context} + {launches}")
+    bucket = manifest.buckets[0]
+    fill_caches(executor, seed)
+    given = {
+        "positions": torch.full((bucket.tokens,), context - 1),
+        "query_start": torch.arange(bucket.sequences + 1),
+        "context_len": torch.full((bucket.sequences,), context),
+    }
+    return _step(executor, bucket, given, seed)
+
+
+def prefill_step(model: api.Model, bucket: Bucket, seed: int = 0) -> Step:
+    """All tokens of one fresh sequence."""
+    given = {
+        "positions": torch.arange(bucket.tokens),
+        "query_start": torch.tensor([0, bucket.tokens]),
+        "context_len": torch.tensor([bucket.tokens]),
+    }
+    return _step(model.executor, bucket, given, seed)
+
+
+def fill_caches(executor: Executor, seed: int) -> None:
+    """Normal numbers everywhere: zeros would cost less power, and so time, than real keys do."""
+    generator = torch.Generator(executor.device).manual_seed(seed)
+    for cache in executor.caches:
+        cache.normal_(generator=generator)
+
+
+def _step(executor: Executor, bucket: Bucket, given: Mapping[str, torch.Tensor], seed: int) -> Step:
+    manifest: Manifest = executor.manifest
+    generator = torch.Generator().manual_seed(seed)
+    rows = bucket.logit_rows
+    width = manifest.cache.blocks_per_sequence
+    # Block 0 belongs to nobody.
+    blocks = torch.randperm(executor.caches[0].shape[0] - 1, generator=generator)[: bucket.sequences * width] + 1
+    values = {
+        "tokens": torch.randint(manifest.model.vocabulary, (bucket.tokens,), generator=generator),
+        "block_table": blocks.view(bucket.sequences, width),
+        "logit_rows": torch.arange(bucket.tokens - rows, bucket.tokens),
+        "temperature": torch.zeros(rows),
+        "top_k": torch.zeros(rows),
+        "top_p": torch.ones(rows),
+        "seed": torch.zeros(rows),
+        **given,
+    }
+    saved = {name: values[name].to(t.device, t.dtype) for name, t in executor.inputs(bucket).items()}
+    step = Step(executor, bucket, saved)
+    step.reset()
+    return step

@@ -1,0 +1,111 @@
+// RUN: lamella-opt %s -p transformer-to-tile | filecheck %s
+
+// The IR of the pass's docstring. Rounding is explicit: values widen before a map and are rounded after it, once an op.
+// CHECK-LABEL: func.func @elementwise
+// CHECK-NEXT:    %[[WIDE:.*]] = tile.cast %x {loc = "layers.0.ffn.activation"} : tensor<3x8xbf16> -> tensor<3x8xf32>
+// CHECK-NEXT:    %[[SILU:.*]] = tile.map "silu"(%[[WIDE]]) {loc = "layers.0.ffn.activation"} : tensor<3x8xf32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %a = tile.cast %[[SILU]] {loc = "layers.0.ffn.activation"} : tensor<3x8xf32> -> tensor<3x8xbf16>
+// CHECK-NEXT:    %[[A:.*]] = tile.cast %a {loc = "layers.0.ffn.gated"}
+// CHECK-NEXT:    %[[Y:.*]] = tile.cast %y {loc = "layers.0.ffn.gated"}
+// CHECK-NEXT:    %[[MUL:.*]] = tile.map "mul"(%[[A]], %[[Y]]) {loc = "layers.0.ffn.gated"}
+// CHECK-NEXT:    %b = tile.cast %[[MUL]] {loc = "layers.0.ffn.gated"} : tensor<3x8xf32> -> tensor<3x8xbf16>
+// CHECK-NEXT:    func.return %b
+func.func @elementwise(%x: tensor<3x8xbf16>, %y: tensor<3x8xbf16>) -> tensor<3x8xbf16> {
+  %a = transformer.silu %x {loc = "layers.0.ffn.activation"} : (tensor<3x8xbf16>) -> tensor<3x8xbf16>
+  %b = transformer.mul %a, %y {loc = "layers.0.ffn.gated"} : (tensor<3x8xbf16>, tensor<3x8xbf16>) -> tensor<3x8xbf16>
+  func.return %b : tensor<3x8xbf16>
+}
+
+// Float32 needs no casts, and indices stay indices.
+// CHECK-LABEL: func.func @exact
+// CHECK-NEXT:    %y = tile.map "exp"(%x) : tensor<3x8xf32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %[[ONE:.*]] = tile.constant 1 : i32 : tensor<i32>
+// CHECK-NEXT:    %q = tile.map "add"(%p, %[[ONE]]) : tensor<3xi32>, tensor<i32> -> tensor<3xi32>
+// CHECK-NEXT:    func.return
+func.func @exact(%x: tensor<3x8xf32>, %p: tensor<3xi32>) -> (tensor<3x8xf32>, tensor<3xi32>) {
+  %y = transformer.exp %x : (tensor<3x8xf32>) -> tensor<3x8xf32>
+  %q = transformer.advance %p : (tensor<3xi32>) -> tensor<3xi32>
+  func.return %y, %q : tensor<3x8xf32>, tensor<3xi32>
+}
+
+// The normalized row is rounded before it meets its weight, as in the model's own code.
+// CHECK-LABEL: func.func @norm
+// CHECK-NEXT:    %[[X:.*]] = tile.cast %x
+// CHECK-NEXT:    %[[SQUARE:.*]] = tile.map "square"(%[[X]])
+// CHECK-NEXT:    %[[SUM:.*]] = tile.reduce "sum" %[[SQUARE]] {loc = "final_norm"} : tensor<3x8xf32> -> tensor<3x1xf32>
+// CHECK-NEXT:    %[[EIGHTH:.*]] = tile.constant 1.250000e-01 : f32 : tensor<f32>
+// CHECK-NEXT:    %[[MEAN:.*]] = tile.map "mul"(%[[SUM]], %[[EIGHTH]])
+// CHECK-NEXT:    %[[EPS:.*]] = tile.constant 1.000000e-05 : f32 : tensor<f32>
+// CHECK-NEXT:    %[[SAFE:.*]] = tile.map "add"(%[[MEAN]], %[[EPS]])
+// CHECK-NEXT:    %inverse = tile.map "rsqrt"(%[[SAFE]])
+// CHECK-NEXT:    %[[NORMED:.*]] = tile.map "mul"(%[[X]], %inverse) {loc = "final_norm"} : tensor<3x8xf32>, tensor<3x1xf32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %[[ROUNDED:.*]] = tile.cast %[[NORMED]] {loc = "final_norm"} : tensor<3x8xf32> -> tensor<3x8xbf16>
+// CHECK-NEXT:    %[[AGAIN:.*]] = tile.cast %[[ROUNDED]]
+// CHECK-NEXT:    %[[W:.*]] = tile.cast %w
+// CHECK-NEXT:    %[[SCALED:.*]] = tile.map "mul"(%[[AGAIN]], %[[W]]) {loc = "final_norm"} : tensor<3x8xf32>, tensor<8xf32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %y = tile.cast %[[SCALED]]
+func.func @norm(%x: tensor<3x8xbf16>, %w: tensor<8xbf16>) -> tensor<3x8xbf16> {
+  %y = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64, loc = "final_norm"} : (tensor<3x8xbf16>, tensor<8xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}
+
+// Weights stay handles; look-ups are gathers; a bias is added before the one rounding.
+// CHECK-LABEL: func.func @linear
+// CHECK-NEXT:    %table = transformer.weight "embed" : tensor<32x8xbf16>
+// CHECK-NEXT:    %w = transformer.weight "head" : tensor<4x8xbf16>
+// CHECK-NEXT:    %bias = transformer.weight "head.bias" : tensor<4xbf16>
+// CHECK-NEXT:    %x = tile.gather %table[%tokens] {loc = "embed"} : tensor<32x8xbf16>, tensor<3xi32> -> tensor<3x8xbf16>
+// CHECK-NEXT:    %r = tile.gather %x[%rows] {loc = "logit_rows"} : tensor<3x8xbf16>, tensor<1xi32> -> tensor<1x8xbf16>
+// CHECK-NEXT:    %[[PRODUCT:.*]] = tile.contract %r, %w {loc = "head"} : tensor<1x8xbf16>, tensor<4x8xbf16> -> tensor<1x4xf32>
+// CHECK-NEXT:    %[[BIAS:.*]] = tile.cast %bias {loc = "head"} : tensor<4xbf16> -> tensor<4xf32>
+// CHECK-NEXT:    %[[SUM:.*]] = tile.map "add"(%[[PRODUCT]], %[[BIAS]]) {loc = "head"} : tensor<1x4xf32>, tensor<4xf32> -> tensor<1x4xf32>
+// CHECK-NEXT:    %y = tile.cast %[[SUM]] {loc = "head"} : tensor<1x4xf32> -> tensor<1x4xbf16>
+func.func @linear(%tokens: tensor<3xi32>, %rows: tensor<1xi32>) -> tensor<1x4xbf16> {
+  %table = transformer.weight "embed" : tensor<32x8xbf16>
+  %w = transformer.weight "head" : tensor<4x8xbf16>
+  %bias = transformer.weight "head.bias" : tensor<4xbf16>
+  %x = transformer.embedding %tokens, %table {loc = "embed"} : (tensor<3xi32>, tensor<32x8xbf16>) -> tensor<3x8xbf16>
+  %r = transformer.gather_rows %x, %rows {loc = "logit_rows"} : (tensor<3x8xbf16>, tensor<1xi32>) -> tensor<1x8xbf16>
+  %y = transformer.linear %r, %w, %bias {loc = "head"} : (tensor<1x8xbf16>, tensor<4x8xbf16>, tensor<4xbf16>) -> tensor<1x4xbf16>
+  func.return %y : tensor<1x4xbf16>
+}
+
+// Float32 logits of a bfloat16 model are not rounded at all.
+// CHECK-LABEL: func.func @logits
+// CHECK-NEXT:    %y = tile.contract %x, %w : tensor<3x8xbf16>, tensor<4x8xbf16> -> tensor<3x4xf32>
+// CHECK-NEXT:    func.return %y
+func.func @logits(%x: tensor<3x8xbf16>, %w: tensor<4x8xbf16>) -> tensor<3x4xf32> {
+  %y = transformer.linear %x, %w : (tensor<3x8xbf16>, tensor<4x8xbf16>) -> tensor<3x4xf32>
+  func.return %y : tensor<3x4xf32>
+}
+
+// The cache becomes the tensor of its blocks. Angles and slots carry no location, so that `cse` leaves one of each for all layers.
+// CHECK-LABEL: func.func @attention
+// CHECK-SAME:    %cache: tensor<?x2x1x4x8xbf16>) -> (tensor<3x32xbf16>, tensor<?x2x1x4x8xbf16>)
+// CHECK-NEXT:    %table = transformer.rope_table
+// CHECK-NEXT:    %angles = tile.gather %table[%positions] : tensor<16x8xf32>, tensor<3xi32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %[[Q:.*]] = tile.cast %q
+// CHECK-NEXT:    %[[TURN:.*]] = tile.rotate "paired" %[[Q]] by %angles heads 4 : i64 head_dim 8 : i64 rotary_dim 8 : i64 {loc = "layers.0.attn.rope_q"}
+// CHECK-NEXT:    %turned = tile.cast %[[TURN]]
+// CHECK-NEXT:    %slots = tile.slots %positions, %query_start, %block_table block 4 : i64 : tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32> -> tensor<3xi32>
+// CHECK-NEXT:    %[[KEYED:.*]] = tile.scatter %k into %cache[%slots] part 0 : i64 {loc = "layers.0.attn.cache"}
+// CHECK-NEXT:    %[[BOTH:.*]] = tile.scatter %v into %[[KEYED]][%slots] part 1 : i64 {loc = "layers.0.attn.cache"}
+// CHECK-NEXT:    %[[MIXED:.*]] = tile.attend %turned, %[[BOTH]], %block_table, %query_start, %context_len {loc = "layers.0.attn.attention", heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 5.000000e-01 : f64}
+// CHECK-SAME:      -> tensor<3x32xf32>
+// CHECK-NEXT:    %mixed = tile.cast %[[MIXED]]
+// CHECK-NEXT:    func.return %mixed, %[[BOTH]] : tensor<3x32xbf16>, tensor<?x2x1x4x8xbf16>
+func.func @attention(%q: tensor<3x32xbf16>, %k: tensor<3x8xbf16>, %v: tensor<3x8xbf16>, %positions: tensor<3xi32>, %query_start: tensor<3xi32>, %context_len: tensor<2xi32>, %block_table: tensor<2x5xi32>, %cache: !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 8>) -> (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 8>) {
+  %table = transformer.rope_table {length = 16 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<16x8xf32>
+  %turned = transformer.rotate %q, %positions, %table {heads = 4 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "paired", loc = "layers.0.attn.rope_q"} : (tensor<3x32xbf16>, tensor<3xi32>, tensor<16x8xf32>) -> tensor<3x32xbf16>
+  %new = transformer.cache_write %cache, %k, %v, %positions, %query_start, %block_table {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 8>, tensor<3x8xbf16>, tensor<3x8xbf16>, tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32>) -> !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 8>
+  %mixed = transformer.attention %turned, %new, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, loc = "layers.0.attn.attention"} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 8>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x32xbf16>
+  func.return %mixed, %new : tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 8>
+}
+
+// CHECK-LABEL: func.func @sample
+// CHECK-NEXT:    %next = tile.sample %logits, %f, %i, %f, %i, %i {loc = "sample"}
+// CHECK-NEXT:    func.return %next
+func.func @sample(%logits: tensor<2x16xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>) -> tensor<2xi32> {
+  %next = transformer.sample %logits, %f, %i, %f, %i, %i {loc = "sample"} : (tensor<2x16xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>) -> tensor<2xi32>
+  func.return %next : tensor<2xi32>
+}
