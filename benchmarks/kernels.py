@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from benchmarks.lamella_runner import Step, decode_step, load, prefill_step
 from benchmarks.results import Report, timed
 from benchmarks.settings import Settings
@@ -18,7 +20,7 @@ from lamella.runtime.manifest import Bucket, Launch, Manifest, Ref
 
 LAUNCHES = 64
 """At least so many launches make one timed graph, lest the start of the graph count."""
-COLUMNS = ("name", "launches_a_step", "us", "spread", "step_us", "kilobytes", "gb_s", "bound_share", "weights_mb", "locs")
+COLUMNS = ("name", "launches_a_step", "us", "spread", "step_us", "kilobytes", "gb_s", "bound_share", "cold", "made_of")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def kernels(settings: Settings, *, batch: int, context: int, max_context: int, t
     """Times each distinct kernel of the decode bucket of `batch` sequences, or of the prefill bucket of `tokens` tokens.
 
     A kernel runs with all the operands it has in a step, one launch after another, so that weights come from memory, not from a cache
-    (where `weights_mb`, which one round touches, exceeds it).
+    (`cold`: what one round touches is more than twice the L2 cache).
     """
     report = Report("kernels", settings.device, {"config": settings.name}, settings.output)
     bandwidth = read_bandwidth(settings.device)
@@ -55,7 +57,7 @@ def kernels(settings: Settings, *, batch: int, context: int, max_context: int, t
     length = tokens or context
     whole = prefill_step(model, bucket) if tokens else decode_step(model, context, settings.steps + 1)
     step_time = measure(whole, settings.device, launches=settings.steps, repetitions=settings.repetitions, reset=whole.reset)
-    parts = parts_of(bucket)
+    parts = parts_of(bucket, LAUNCHES if settings.device.type == "cuda" else 1)
     executor = isolated(model, bucket, parts)
     total = 0.0
     for part in parts:
@@ -74,8 +76,8 @@ def kernels(settings: Settings, *, batch: int, context: int, max_context: int, t
     return report
 
 
-def parts_of(bucket: Bucket) -> list[Part]:
-    """The distinct kernels of a bucket, in the order of their first launches.
+def parts_of(bucket: Bucket, least: int = LAUNCHES) -> list[Part]:
+    """The distinct kernels of a bucket, in the order of their first launches, each repeated until it makes `least` of them.
 
     The buckets made here differ in their key, by a longest query that no real one has. They claim no bytes of the arena and free none:
     what the launches before left there is what the timed ones read.
@@ -87,7 +89,7 @@ def parts_of(bucket: Bucket) -> list[Part]:
         first = next(n for n, launch in enumerate(bucket.launches) if launch.kernel == name)
         earlier = tuple(replace(launch, dead=()) for launch in bucket.launches[:first])
         key = bucket.longest_query + 1 + 2 * i
-        repeats = -(-LAUNCHES // len(own))
+        repeats = -(-least // len(own))
         before = replace(bucket, longest_query=-key, launches=earlier, outputs=(), arena_bytes=0)
         isolated = replace(bucket, longest_query=-key - 1, launches=own * repeats, outputs=(), arena_bytes=0)
         parts.append(Part(name, own, first, repeats, before, isolated))
@@ -109,7 +111,11 @@ def isolated(model: api.Model, bucket: Bucket, parts: Sequence[Part]) -> Executo
         from lamella.runtime.reference import ReferenceExecutor
 
         made = ReferenceExecutor(memory)
-    made.prepare(buckets)
+    for part in parts:
+        # Preparing a bucket runs it once. The indices that a part reads must be in the arena by then, so what makes them goes first.
+        if part.before.launches:
+            made.prepare([part.before])
+        made.prepare([part.timed])
     return made
 
 
@@ -159,8 +165,14 @@ def _measure(
         gb_s=moved / microseconds / 1e3,
         bound_share=moved * 1e6 / microseconds / bandwidth,
         weights_mb=weights / 1e6,
+        cold=_is_cold(settings.device, weights),
         grid=list(part.launches[0].grid),
         num_warps=manifest.kernels[part.kernel].num_warps,
-        sources=list(manifest.kernels[part.kernel].sources),
-        locs=part.launches[0].loc or None,
+        made_of=" ".join(manifest.kernels[part.kernel].sources),
+        loc=part.launches[0].loc or None,
     )
+
+
+def _is_cold(device: torch.device, touched: int) -> bool | None:
+    """None where the size of the cache is not known."""
+    return touched > 2 * torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else None

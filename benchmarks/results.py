@@ -81,7 +81,7 @@ class Report:
         """Prints the rows; an error takes the place of its row's numbers."""
         table = Table(title=escape(title), title_justify="left")
         for i, column in enumerate(columns):
-            table.add_column(column.replace("_", " "), justify="left" if i == 0 else "right")
+            table.add_column(column.replace("_", " "), justify="left" if i == 0 else "right", no_wrap=True, overflow="ellipsis")
         for row in self.rows:
             error = row.get("error")
             cells = [row["name"], f"failed: {error}"[:80]] if error else [_short(row.get(c)) for c in columns]

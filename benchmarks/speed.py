@@ -15,6 +15,7 @@ from benchmarks.results import Report, compare, timed
 from benchmarks.settings import Settings
 from benchmarks.timing import Timing, matmul_rate, measure, read_bandwidth, release
 from benchmarks.traffic import step_flops, step_traffic
+from lamella.errors import LamellaError
 from lamella.frontends import LoadedModel, open_model
 from lamella.program import Shape
 from lamella.runtime.manifest import Manifest
@@ -63,6 +64,8 @@ def decode(settings: Settings, *, batch: int, context: int, max_context: int, pe
 
 def prefill(settings: Settings, *, tokens: int, max_context: int, peers: Sequence[str]) -> Report:
     """Milliseconds of a fresh prompt of `tokens` tokens. Raises LamellaError."""
+    if "hf-generate" in peers:
+        raise LamellaError("hf-generate is a peer of decode alone")
     plans = _plans(peers, "sdpa")
     opened = open_model(settings.config, random_weights=0)
     facts = {"config": settings.name, "shape": {"tokens": tokens, "max_context": max_context}}

@@ -78,7 +78,7 @@ def _repetition(step: Callable[[], object], device: torch.device, launches: int)
 
 
 @triton.jit
-def read_stream(source, sums, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
+def read_stream(source, sums, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # noqa: N803
     """Each program adds up BLOCKS blocks of int32, modulo 2^32, and stores the one sum."""
     program = tl.program_id(0)
     start = source + program.to(tl.int64) * (BLOCK * BLOCKS)

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -71,6 +71,28 @@ def shuffled_programs(order: Random) -> Iterator[None]:
         del builder.set_grid_idx
 
 
+@contextmanager
+def nearest_bfloat16() -> Iterator[None]:
+    """Within it, interpreted casts from float32 to bfloat16 round to nearest even, as a GPU does; the interpreter itself truncates."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    original = builder.create_fp_trunc
+
+    def create_fp_trunc(src: Any, dst_type: Any) -> Any:
+        if src.dtype.scalar != tl.float32 or dst_type.scalar != tl.bfloat16:
+            return original(src, dst_type)
+        rounded = torch.from_numpy(numpy.ascontiguousarray(src.data)).bfloat16().view(torch.int16)
+        return TensorHandle(rounded.numpy().view(numpy.uint16).reshape(src.data.shape), dst_type.scalar)
+
+    builder.create_fp_trunc = create_fp_trunc  # an instance attribute that hides the method
+    try:
+        yield
+    finally:
+        del builder.create_fp_trunc
+
+
 @dataclass(frozen=True)
 class Step:
     """One launch with its arguments bound, and the arena ranges that die after it."""
@@ -100,10 +122,7 @@ class InterpretExecutor(MemoryExecutor):
     def launch(self, bucket: Bucket) -> None:
         if bucket.key not in self._steps:
             self.prepare([bucket])
-        if self._order is None:
-            self._run(bucket)
-            return
-        with shuffled_programs(self._order):
+        with nearest_bfloat16(), nullcontext() if self._order is None else shuffled_programs(self._order):
             self._run(bucket)
 
     def _run(self, bucket: Bucket) -> None:

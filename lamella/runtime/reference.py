@@ -11,7 +11,7 @@ import torch
 from lamella.runtime.evaluate import Run, compile_body
 from lamella.runtime.executor import MemoryExecutor
 from lamella.runtime.manifest import Bucket, Launch
-from lamella.runtime.memory import POISON, Memory
+from lamella.runtime.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Step:
     ins: tuple[torch.Tensor, ...]
     outs: tuple[torch.Tensor, ...]
     dead: tuple[torch.Tensor, ...]
-    """Ranges of the arena, as words of POISON's width or eight times that."""
+    """Ranges of the arena, as `_signed` gives them."""
 
 
 class ReferenceExecutor(MemoryExecutor):
@@ -46,7 +46,7 @@ class ReferenceExecutor(MemoryExecutor):
         if bucket.key not in self._steps:
             self.prepare([bucket])
         with torch.inference_mode():
-            self.memory.range(0, bucket.arena_bytes).fill_(POISON)
+            self._signed(0, bucket.arena_bytes).fill_(-1)
             for step in self._steps[bucket.key]:
                 values = step.run(*step.ins)
                 if len(values) > 1:
@@ -55,15 +55,20 @@ class ReferenceExecutor(MemoryExecutor):
                     if out is not value:
                         out.copy_(value)
                 for memory in step.dead:
-                    memory.fill_(POISON)
+                    memory.fill_(-1)
 
     def _bind(self, bucket: Bucket, launch: Launch) -> Step:
         # One tensor object a ref, so that a result that already lies in its place (a cache) is recognized by identity.
         views = {ref: self.memory.view(bucket, ref) for ref in launch.args}
         args = [views[ref] for ref in launch.args]
         inputs = self.manifest.kernels[launch.kernel].inputs
-        dead = tuple(self.memory.range(offset, size) for offset, size in launch.dead)
+        dead = tuple(self._signed(offset, size) for offset, size in launch.dead)
         return Step(self._runs[launch.kernel], tuple(args[:inputs]), tuple(args[inputs:]), dead)
+
+    def _signed(self, offset: int, size: int) -> torch.Tensor:
+        """Bytes of the arena as signed integers, in which -1 is POISON repeated; in words where they fit, which fill faster."""
+        memory = self.memory.range(offset, size)
+        return memory.view(torch.int8 if offset % 8 or size % 8 else torch.int64)
 
     def _detached(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
         """Copies of those values that lie in the arena (an operand passed through), lest storing one result changes another."""

@@ -6,6 +6,9 @@ A cache is [blocks, 2, Hkv, S, D]: block, key or value, KV head, slot in block, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import gcd
+
 import torch
 
 from .table import implements
@@ -55,13 +58,60 @@ def cache_write(
     return scatter(v, scatter(k, cache, places, part=0), places, part=1)
 
 
-def gather_part(cache: torch.Tensor, blocks: torch.Tensor, part: int) -> torch.Tensor:
-    """cache, blocks[…, M] -> […, Hkv, M·S, D]: a copy of the keys (part 0) or values (part 1) of rows of block numbers."""
+@dataclass(frozen=True)
+class QueryTiles:
+    """The queries of a ragged step, cut into tiles [X] of up to `width` consecutive ones of one sequence; the last of each is partly filled.
+
+    So that the keys a tile needs are gathered once, and no loop over sequences is.
+    """
+
+    sequence: torch.Tensor
+    """int64 [X]."""
+    rows: torch.Tensor
+    """int64 [X, width]: the tokens; where `real` is false, any token."""
+    real: torch.Tensor
+    """bool [X, width]: whether there is such a query."""
+    limit: torch.Tensor
+    """int64 [X]: length of the sequence's context."""
+    last: torch.Tensor
+    """int64 [X, width]: the last position of the context that the query sees."""
+
+    @classmethod
+    def cut(cls, query_start: torch.Tensor, context_len: torch.Tensor, tokens: int) -> QueryTiles | None:
+        """The tiles of a step of `tokens`, padding included; None where no sequence has a query."""
+        starts, context = query_start.long(), context_len.long()
+        lengths = starts[1:] - starts[:-1]
+        longest = int(lengths.max())
+        if longest == 0:
+            return None
+        width = min(longest, max(TILE, -(-tokens // lengths.shape[0])))
+        counts = (lengths + (width - 1)) // width
+        sequence = torch.repeat_interleave(counts)
+        ordinal = torch.arange(sequence.shape[0], device=starts.device) - (counts.cumsum(0) - counts)[sequence]
+        offset = ordinal[:, None] * width + torch.arange(width, device=starts.device)
+        own, limit = lengths[sequence][:, None], context[sequence]
+        rows = (starts[sequence][:, None] + offset).clamp(max=tokens - 1)
+        return cls(sequence, rows, offset < own, limit, limit[:, None] - own + offset)
+
+    def queries(self, q: torch.Tensor, kv_heads: int, head_dim: int, scale: float) -> torch.Tensor:
+        """q[N, H·D] -> float32 [X, Hkv, group·width, D], scaled, so that one product serves a whole group of query heads."""
+        tiles, width = self.rows.shape
+        grouped = (q.float() * scale).reshape(q.shape[0], kv_heads, -1, head_dim)[self.rows]
+        return grouped.permute(0, 2, 3, 1, 4).reshape(tiles, kv_heads, -1, head_dim)
+
+
+def gather_part(cache: torch.Tensor, units: torch.Tensor, size: int, part: int) -> torch.Tensor:
+    """cache, units[X, …, U] -> float32 [X, Hkv, …, U·size, D]: keys (part 0) or values (part 1) of units of `size` slots.
+
+    Unit number block·(S / size) + i of the cache is slots [i·size, (i+1)·size) of a block; `size` divides S.
+    """
     _, parts, kv_heads, block, head_dim = cache.shape
-    heads = torch.arange(kv_heads, device=cache.device)[:, None]
-    index = (blocks.long()[..., None, :] * parts + part) * kv_heads + heads
-    rows = cache.reshape(-1, block * head_dim).index_select(0, index.reshape(-1))
-    return rows.reshape(*blocks.shape[:-1], kv_heads, blocks.shape[-1] * block, head_dim)
+    per_block = block // size
+    heads = torch.arange(part * kv_heads, (part + 1) * kv_heads, device=cache.device).view(-1, *[1] * (units.dim() - 1))
+    index = (torch.div(units, per_block, rounding_mode="floor")[:, None] * (parts * kv_heads) + heads) * per_block
+    index += units[:, None] % per_block
+    rows = cache.reshape(-1, size * head_dim).index_select(0, index.reshape(-1))
+    return rows.float().reshape(*index.shape[:-1], -1, head_dim)
 
 
 def attend(
@@ -79,50 +129,80 @@ def attend(
     """q[N, H·D], cache, block_table[B, M], query_start[B+1], context_len[B] -> float32 [N, H·D]; rows of padding tokens are 0.
 
     Query i of a sequence with Q queries sees the cache positions t <= context_len - Q + i; query head h reads KV head h // (H / Hkv).
-    softmax(scale·q·k)·v in float32. Queries are cut into tiles of one sequence each, so memory is tiles·T keys and N·H·T scores,
-    T being the longest context of the step. Slots at or beyond a sequence's context are zeroed, keys and values, before any product.
+    softmax(scale·q·k)·v in float32. Memory is tiles·T keys and N·H·T scores, T being the longest context of the step.
+    Slots at or beyond a sequence's context are zeroed, keys and values, before any product.
     """
-    device, tokens, block = q.device, q.shape[0], cache.shape[3]
-    out = torch.zeros(tokens, heads, head_dim, dtype=torch.float32, device=device)
-    starts, context = query_start.long(), context_len.long()
-    lengths = starts[1:] - starts[:-1]
-    longest = int(lengths.max())
-    if longest == 0:
-        return out.reshape(tokens, heads * head_dim)
+    tokens = q.shape[0]
+    splits = {"splits": 1, "tile": cache.shape[3]}
+    acc, _, total = attend_partial(
+        q, cache, block_table, query_start, context_len, heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=scale, **splits
+    )
+    return (acc / total.masked_fill(total == 0, 1)[..., None]).reshape(tokens, heads * head_dim)
 
-    # Tiles: `width` consecutive queries of one sequence each, the last of a sequence partly filled.
-    width = min(longest, max(TILE, -(-tokens // lengths.shape[0])))
-    counts = (lengths + width - 1) // width
-    sequence = torch.repeat_interleave(torch.arange(lengths.shape[0], device=device), counts)
-    ordinal = torch.arange(sequence.shape[0], device=device) - (counts.cumsum(0) - counts)[sequence]
-    offset = ordinal[:, None] * width + torch.arange(width, device=device)
-    row = starts[sequence][:, None] + offset
-    real = offset < lengths[sequence][:, None]
 
-    # Keys and values of each tile's sequence, cut at the longest context, zeroed beyond its own.
-    limit = context[sequence]
-    span = -(-int(limit.max()) // block)
-    blocks = block_table[sequence, :span]
-    shortest = int(limit.min())
-    time = torch.arange(span * block, device=device)
-    unused = (time[shortest:] >= limit[:, None])[:, None, :, None]
-    keys, values = gather_part(cache, blocks, 0), gather_part(cache, blocks, 1)
-    keys[:, :, shortest:].masked_fill_(unused, 0)
-    values[:, :, shortest:].masked_fill_(unused, 0)
+def attend_partial(
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    block_table: torch.Tensor,
+    query_start: torch.Tensor,
+    context_len: torch.Tensor,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    splits: int,
+    tile: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `attend`, per chunk of the context: acc[N, H, P, D], max[N, H, P], sum[N, H, P], all float32, P = splits.
 
-    # Queries as [tile, KV head, group·width, D], so that one product serves a whole group of query heads.
-    tiles, group = sequence.shape[0], heads // kv_heads
-    queries = q.float().reshape(tokens, kv_heads, group, head_dim)[row.clamp(max=tokens - 1)]
-    queries = queries.permute(0, 2, 3, 1, 4).reshape(tiles, kv_heads, group * width, head_dim)
-    scores = (queries * scale) @ keys.float().transpose(-1, -2)
-    scores = scores.reshape(tiles, kv_heads, group, width, span * block)
-    last = limit[:, None] - lengths[sequence][:, None] + offset
-    hidden = time > last[..., None]
-    scores.masked_fill_(hidden[:, None, None], float("-inf"))
-    weights = scores.softmax(-1).reshape(tiles, kv_heads, group * width, span * block)
-    mixed = (weights @ values.float()).reshape(tiles, heads, width, head_dim).transpose(1, 2)
-    out[row[real]] = mixed[real]
-    return out.reshape(tokens, heads * head_dim)
+    Chunk p of a sequence covers positions [p·l, (p+1)·l), l = ceil(ceil(context/P) / tile) · tile. Over the visible positions of a chunk
+    with scores s = scale·q·k: max = max s, sum = Σ exp(s - max), acc = Σ exp(s - max)·v (Flash-Decoding, Dao et al. 2023). A chunk with
+    none has max = -inf, sum = 0, acc = 0; so have padding tokens. Chunks that are empty for all take no work.
+    """
+    tokens, device, block = q.shape[0], q.device, cache.shape[3]
+    acc = torch.zeros(tokens, heads, splits, head_dim, dtype=torch.float32, device=device)
+    largest = torch.full((tokens, heads, splits), float("-inf"), device=device)
+    total = torch.zeros(tokens, heads, splits, device=device)
+    tiles = QueryTiles.cut(query_start, context_len, tokens)
+    if tiles is None:
+        return acc, largest, total
+
+    # Chunks are made of units: slots that lie side by side in the cache and belong to one chunk.
+    length = chunk_lengths(tiles.limit, splits, tile)
+    chunks, longest = int(((tiles.limit + length - 1) // length).max()), int(length.max())
+    unit = gcd(tile, block)
+    first = torch.arange(chunks, device=device)[:, None] * length[:, None, None]
+    starts = first + torch.arange(0, longest, unit, device=device)
+    column = (starts // block).clamp(max=block_table.shape[1] - 1)
+    owner = block_table[tiles.sequence[:, None, None], column].long()
+    units = owner * (block // unit) + starts % block // unit
+
+    # Keys and values [X, Hkv, chunks, longest, D], zeroed beyond the context, and scores [X, Hkv, chunks, group·width, longest].
+    offset = torch.arange(longest, device=device)
+    time = first + offset
+    unused = (time >= tiles.limit[:, None, None])[:, None, :, :, None]
+    keys, values = (gather_part(cache, units, unit, part).masked_fill_(unused, 0) for part in (0, 1))
+    scores = tiles.queries(q, kv_heads, head_dim, scale)[:, :, None] @ keys.transpose(-1, -2)
+    hidden = (time[:, :, None] > tiles.last[:, None, :, None]) | (offset >= length[:, None])[:, None, None]
+    count, width = tiles.rows.shape
+    scores = scores.reshape(count, kv_heads, chunks, -1, width, longest).masked_fill_(hidden[:, None, :, None], float("-inf"))
+    top = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - top.masked_fill(top == float("-inf"), 0))
+    mixed = weights.reshape(count, kv_heads, chunks, -1, longest) @ values
+
+    # From [X, Hkv, chunks, group, width, …] to [queries, H, chunks, …].
+    rows = tiles.rows[tiles.real]
+    for out, part in ((acc, mixed.reshape(*scores.shape[:-1], head_dim)), (largest, top), (total, weights.sum(-1, keepdim=True))):
+        ordered = part.permute(0, 4, 1, 3, 2, 5)[tiles.real].reshape(rows.shape[0], heads, chunks, -1)
+        out[rows, :, :chunks] = ordered if out.dim() == 4 else ordered[..., 0]
+    return acc, largest, total
+
+
+def chunk_lengths(context_len: torch.Tensor, splits: int, tile: int) -> torch.Tensor:
+    """context_len[B] -> int64 [B]: tokens in each of `splits` chunks of a context, a multiple of `tile`, at least one tile."""
+    share = (context_len.long() + splits - 1) // splits
+    return ((share + tile - 1) // tile).clamp(min=1) * tile
 
 
 @implements("transformer.attention")

@@ -79,9 +79,13 @@ def sample(
     z = logits / temperature; `keep_top_k`, then `keep_top_p` on the softmax of what that kept (the order of Hugging Face transformers);
     the token is the largest z - log(-log(u)) of those kept (Gumbel 1954), u from `uniform`, ties to the smallest index. Always in [0, V).
     """
-    logits = torch.where(logits.isnan(), float("-inf"), logits.float())
+    logits = logits.float()
     greedy = temperature == 0
     best = logits.argmax(-1)
+    # argmax takes a NaN for the largest, so one look at what it found tells whether there is any.
+    if bool(logits.gather(-1, best[:, None]).isnan().any()):
+        logits = torch.where(logits.isnan(), float("-inf"), logits)
+        best = logits.argmax(-1)
     if bool(greedy.all()):
         return best.to(torch.int32)
     vocabulary = logits.shape[-1]

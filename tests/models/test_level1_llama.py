@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 from xdsl.dialects.builtin import ModuleOp
 
 from lamella import pipeline, registry
@@ -19,63 +19,19 @@ from lamella.lowering.body import export_function
 from lamella.runtime.evaluate import evaluate
 from lamella.semantics import IMPLEMENTATIONS
 from lamella.verification import verify
+from tests.models.tiny_llama import BASE, BIASED, GELU, peer
 
 BLOCK = 16
 BLOCKS_PER_SEQUENCE = 8
 TOLERANCE = {"rtol": 0, "atol": 1e-4}
 
-BASE = ModelConfig(
-    family="llama",
-    layers=3,
-    hidden=96,
-    heads=6,
-    kv_heads=2,
-    head_dim=16,
-    ffn=200,
-    vocabulary=257,
-    rms_eps=1e-5,
-    rope_theta=10000.0,
-    max_positions=BLOCK * BLOCKS_PER_SEQUENCE,
-)
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-CONFIGS = {
-    "plain": BASE,
-    "tied, biased, llama3": replace(BASE, tied=True, attention_bias=True, mlp_bias=True, rope_scaling=LLAMA3),
-    "gelu": replace(BASE, activation="gelu_tanh", heads=2, head_dim=24, rope_scaling={"rope_type": "linear", "factor": 2.0}),
-}
+CONFIGS = {"plain": BASE, "tied, biased, llama3": BIASED, "gelu": GELU}
 PASSES = {
     "as built": "",
     "table": "rope-table{length=128}",
     "paired": "canonicalize,rope-table{length=128},propagate-layout,cse,dce",
     "paired formula": "propagate-layout",
 }
-
-
-def peer(config: ModelConfig) -> LlamaForCausalLM:
-    """The same model in transformers, its weights large enough that logits differ clearly from token to token."""
-    torch.manual_seed(0)
-    described = LlamaConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.hidden,
-        intermediate_size=config.ffn,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        hidden_act={"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}[config.activation],
-        max_position_embeddings=config.max_positions,
-        rms_norm_eps=config.rms_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **config.rope_scaling},
-        tie_word_embeddings=config.tied,
-        attention_bias=config.attention_bias,
-        mlp_bias=config.mlp_bias,
-        attn_implementation="eager",
-    )
-    model = LlamaForCausalLM(described).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.15 + (1.0 if parameter.dim() == 1 else 0.0))
-    return model
 
 
 class Level1:

@@ -33,14 +33,14 @@ def decode(session: Session, ids: list[int], blocks: list[int]) -> StepResult:
 @pytest.mark.parametrize("level", LEVELS)
 def test_prefill_and_decode_equal_transformers(base: Tiny, level: str) -> None:
     session = base.session(level)
-    for length in (1, 13, 70):
-        ids = text(length + 2, length)
+    for length, steps in ((1, 1), (13, 2), (70, 1)):
+        ids = text(length + steps, length)
         expected = base.logits(ids)
         blocks = session.allocator.allocate(-(-len(ids) // BLOCK))
         result = prefill(session, ids[:length], blocks)
         torch.testing.assert_close(result.logits, expected[:length], **TOLERANCE)
         assert result.next.tolist() == expected[:length].argmax(-1).tolist()
-        for n in range(length, length + 2):
+        for n in range(length, length + steps):
             result = decode(session, ids[: n + 1], blocks)
             torch.testing.assert_close(result.logits[0], expected[n], **TOLERANCE)
             assert result.next.tolist() == [int(expected[n].argmax())]
@@ -135,9 +135,9 @@ def test_narrow_types_differ_by_rounding_only(dtype: str) -> None:
         session = tiny.session(level)
         blocks = session.allocator.allocate(2)
         found.append(torch.cat([prefill(session, ids[:16], blocks).logits, decode(session, ids, blocks).logits]))
-    loose = {"f16": 2e-3, "bf16": 2e-2}[dtype] * float(found[0].abs().max())
+    loose = {"f16": 2e-3, "bf16": 3e-2}[dtype] * float(found[0].abs().max())
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=loose)
-    torch.testing.assert_close(found[0], tiny.logits(ids), rtol=0, atol=4 * loose)
+    torch.testing.assert_close(found[0], tiny.logits(ids), rtol=0, atol=2 * loose)
 
 
 def test_greedy_ids_are_those_of_transformers(small: Tiny) -> None:
@@ -153,7 +153,7 @@ def test_every_executor_draws_the_same_ids(small: Tiny) -> None:
     drawn = {}
     for level in ("specialized", "reference", "interpret"):
         session = small.session(level)
-        settings = [(1.0, 0, 1.0, 0), (1.0, 0, 1.0, 1), (0.7, 12, 1.0, 1), (1.3, 0, 0.8, 2), (2.0, 40, 0.9, -5)]
+        settings = [(1.0, 0, 1.0, 0), (1.0, 0, 1.0, 1), (0.7, 12, 1.0, 1), (1.3, 0, 0.8, 2), (2.0, 40, 0.9, 2**31 - 1)]
         drawn[level] = [list(session.stream(ids, 5, SamplingParameters(t, k, p, seed))) for t, k, p, seed in settings]
     assert drawn["specialized"] == drawn["reference"] == drawn["interpret"]
     assert len({tuple(tokens) for tokens in drawn["reference"]}) == 5

@@ -47,7 +47,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 BIASED = replace(BASE, tied=True, attention_bias=True, mlp_bias=True, rope_scaling=LLAMA3)
 GELU = replace(BASE, activation="gelu_tanh", heads=2, head_dim=24, rope_scaling={"rope_type": "linear", "factor": 2.0})
 SMALL = replace(BASE, layers=2, hidden=48, heads=3, kv_heads=1, ffn=40, vocabulary=67)
-WIDE = replace(BASE, layers=1, hidden=272, heads=3, kv_heads=3, ffn=72, vocabulary=67)
+WIDE = replace(BASE, layers=1, hidden=272, heads=4, kv_heads=4, ffn=72, vocabulary=67)
 """Wider than the rows an epilogue may reduce, so that its norms are prologues of contractions."""
 PARTIAL = replace(BASE, heads=4, kv_heads=1, head_dim=20, rotary_dim=12, layers=2)
 

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import shape
-from lamella.dialects.messages import subject
+from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import ContractOp, FusedOp, RotateOp, ScheduleAttr, YieldOp
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
@@ -55,23 +55,25 @@ class ContractEmitter(Emitter):
         x = self.emit(op.x, place)
         sizes = shape(x)
         even, odd = b.split(b.reshape(x, (*sizes[:-1], sizes[-1] // 2, 2)))
-        column = b.add(b.mul(b.arange(sizes[-1] // 2), 2), self.pairs[place])
-        d = b.mod(column, dim)
-        turns = b.lt(d, rotary)
-        mask = None if rotary == dim else turns
+        even.name_hint, odd.name_hint = "even", "odd"
+        column = self.hinted("column", b.add(b.mul(b.arange(sizes[-1] // 2), 2), self.pairs[place]))
+        d = self.hinted("d", b.mod(column, dim))
+        turns = self.hinted("turns", b.lt(d, rotary)) if rotary < dim else None
+        mask = turns
         width = shape_of(op.x)[1]
         if width % sizes[-1]:
             mask = b.all_of(mask, b.lt(column, width))
-        angle = b.floordiv(d, 2)
+        angle = self.hinted("angle", b.floordiv(d, 2))
         if len(sizes) == 2:
-            angle, turns = b.expand(angle, 0), b.expand(turns, 0)
+            angle = b.expand(angle, 0)
+            turns = b.expand(turns, 0) if turns is not None else None
             mask = b.expand(mask, 0) if mask is not None else None
         cos = b.named("cos", self.emit(op.rows, Place(place.rows, angle, place.row_mask, mask)))
         sine_at = Place(place.rows, b.add(angle, rotary // 2), place.row_mask, mask)
         sin = b.named("sin", self.emit(op.rows, sine_at))
-        first = b.sub(b.mul(even, cos), b.mul(odd, sin))
-        second = b.add(b.mul(odd, cos), b.mul(even, sin))
-        if rotary < dim:
+        first = self.hinted("turned_even", b.sub(b.mul(even, cos), b.mul(odd, sin)))
+        second = self.hinted("turned_odd", b.add(b.mul(odd, cos), b.mul(even, sin)))
+        if turns is not None:
             first, second = b.where(turns, first, even), b.where(turns, second, odd)
         return b.reshape(b.join(first, second), sizes)
 
@@ -98,7 +100,7 @@ def over_components(e: Emitter, found: list[Component], body: Callable[[Componen
     program = b.named("program", b.program_id(0))
 
     bounds = [sum(c.tiles for c in found[: i + 1]) for i in range(len(found))]
-    conditions = [b.lt(program, bound) for bound in bounds[:-1]]
+    conditions = [e.hinted(f"is_{part_name(c)}", b.lt(program, bound)) for c, bound in zip(found, bounds[:-1], strict=False)]
 
     def branch(number: int) -> None:
         component, first = found[number], bounds[number] - found[number].tiles
@@ -111,6 +113,11 @@ def over_components(e: Emitter, found: list[Component], body: Callable[[Componen
             branch(number + 1)
 
     branch(0)
+
+
+def part_name(component: Component) -> str:
+    """What a component is called in the printed text: the end of its first contraction's location."""
+    return location(component.contracts[0]).rpartition(".")[2] or "part"
 
 
 def finish_component(
@@ -159,7 +166,7 @@ class Gemv:
     def component(self, component: Component, tile: Operand) -> None:
         """The programs of one component: products with their weight rows, sums, epilogue."""
         e, b = self.e, self.e.b
-        start = b.mul(tile, self.block_n)
+        start = e.hinted("start", b.mul(tile, self.block_n))
         n = b.named("n", b.add(start, b.arange(self.block_n)))
         n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
         trips = -(-self.k // self.block_k)
@@ -206,7 +213,8 @@ class Gemv:
         with b.source(source_of(contract)):
             wide = weight_size(contract) > INT32_ELEMENTS
             rows, cols = (b.cast(n, i64), b.cast(at.cols, i64)) if wide else (n, at.cols)
-            offsets = b.add(b.mul(b.expand(rows, 1), self.k), b.expand(cols, 0))
+            row_start = self.e.hinted("row_start", b.mul(b.expand(rows, 1), self.k))
+            offsets = self.e.hinted("offsets", b.add(row_start, b.expand(cols, 0)))
             across = b.expand(n_mask, 1) if n_mask is not None else None
             mask = b.all_of(across, b.expand(at.col_mask, 0) if at.col_mask is not None else None)
             return b.named("w", b.load(self.e.pointers[contract.weight], offsets, mask, eviction="first"))
@@ -216,7 +224,8 @@ class Gemv:
         xs = self.e.emit(self.x, at)
         b = self.e.b
         with b.source(source_of(contract)):
-            return b.mul(b.cast(w, f32), b.expand(b.cast(xs, f32), 0))
+            wide = self.e.hinted("x_f32", b.cast(xs, f32))
+            return self.e.hinted("product", b.mul(self.e.hinted("w_f32", b.cast(w, f32)), b.expand(wide, 0)))
 
 
 def weight_size(contract: ContractOp) -> int:
@@ -235,13 +244,14 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel
     tokens, k = shape_of(x)
     e.chunk = block_k
     found = components(e, split, block_n)
-    m = b.add(b.mul(b.program_id(1), block_m), b.arange(block_m)) if tokens > block_m else b.arange(block_m)
+    first = b.mul(b.program_id(1), block_m) if tokens > block_m else 0
+    m = b.add(first, b.arange(block_m))
     rows = b.named("m", b.expand(m, 1))
     row_mask = None if tokens % block_m == 0 else b.lt(rows, tokens)
     e.stage([x], Place(rows, None, row_mask))
 
     def body(component: Component, tile: Operand) -> None:
-        start = b.mul(tile, block_n)
+        start = e.hinted("start", b.mul(tile, block_n))
         n = b.named("n", b.expand(b.add(start, b.arange(block_n)), 0))
         n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
         zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in component.contracts]
@@ -250,14 +260,15 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel
         with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
             at = e.columns(rows, row_mask, loop.index, block_k, k)
             xs = b.broadcast(e.emit(x, at), (block_m, block_k))
-            down = b.expand(b.add(b.arange(block_k), loop.index), 1)
+            down = e.hinted("k", b.expand(b.add(b.arange(block_k), loop.index), 1))
             down_mask = None if k % block_k == 0 else b.lt(down, k)
             sums: list[SSAValue] = []
             for contract, acc in zip(component.contracts, loop.values, strict=True):
                 with b.source(source_of(contract)):
                     wide = weight_size(contract) > INT32_ELEMENTS
                     across, inner = (b.cast(n, i64), b.cast(down, i64)) if wide else (n, down)
-                    w = b.load(e.pointers[contract.weight], b.add(b.mul(across, k), inner), b.all_of(n_mask, down_mask))
+                    offsets = e.hinted("offsets", b.add(b.mul(across, k), inner))
+                    w = b.load(e.pointers[contract.weight], offsets, b.all_of(n_mask, down_mask))
                     sums.append(b.dot(xs, b.named("w", w), acc))
             loop.yields(*sums)
         place = Place(rows, n, row_mask, n_mask)

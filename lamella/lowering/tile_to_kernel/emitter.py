@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, f32, i32, i64
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from lamella.dialects.attributes import element_type_of, python_value, shape_of
+from lamella.dialects.attributes import element_of, element_type_of, python_value, shape_of
 from lamella.dialects.kernel import PointerType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
@@ -115,15 +115,21 @@ class Emitter:
         """Says that `place` holds whole rows of `width` columns, so that reductions over that width use it."""
         self._wide[rows, width] = place
 
+    def hinted(self, name: str, value: SSAValue) -> SSAValue:
+        """`value`, called `name` unless it has a name already."""
+        if value.name_hint is None:
+            value.name_hint = name
+        return value
+
     # Places
 
     def columns(self, rows: Operand, row_mask: SSAValue | None, start: Operand, size: int, width: int) -> Place:
         """The place of `size` columns from `start`, of a value `width` columns wide."""
-        cols = self.b.add(self.b.arange(size), start)
-        mask = None if width % size == 0 else self.b.lt(cols, width)
+        cols = self.hinted("cols", self.b.add(self.b.arange(size), start))
+        mask = None if width % size == 0 else self.hinted("col_mask", self.b.lt(cols, width))
         if isinstance(rows, SSAValue) and len(shape(rows)) == 2:
-            cols = self.b.expand(cols, 0)
-            mask = self.b.expand(mask, 0) if mask is not None else None
+            cols = self.hinted("cols", self.b.expand(cols, 0))
+            mask = self.hinted("col_mask", self.b.expand(mask, 0)) if mask is not None else None
         return Place(rows, cols, row_mask, mask)
 
     def along(self, rows: Operand) -> Place:
@@ -157,8 +163,8 @@ class Emitter:
                 if rule is None:
                     raise PassError(f"{value.owner.name} has no form inside this kernel", where=subject(self.fused))
                 block = rule(self, value.owner, place)
-        if value.name_hint and block.name_hint is None:
-            block.name_hint = value.name_hint
+        if block.name_hint is None:
+            block.name_hint = hint_of(value)
         self._memo[-1][value, place] = block
         return block
 
@@ -182,10 +188,13 @@ class Emitter:
         if sizes[0] * width > INT32_ELEMENTS and isinstance(rows, SSAValue):
             rows, cols = b.cast(rows, i64), None if cols is None else b.cast(cols, i64)
         by_row = 0 if sizes[0] == 1 else b.mul(rows, width)
+        if isinstance(by_row, SSAValue):
+            self.hinted("row_start", by_row)
         row_mask = None if sizes[0] == 1 else place.row_mask
         if width == 1 or cols is None:
             return by_row, row_mask
-        return b.add(by_row, cols), b.all_of(row_mask, place.col_mask)
+        mask = b.all_of(row_mask, place.col_mask)
+        return self.hinted("offsets", b.add(by_row, cols)), None if mask is None else self.hinted("mask", mask)
 
     def along_rows(self, value: SSAValue, place: Place) -> SSAValue:
         """A vector with one number a row, at the rows of `place`."""
@@ -291,6 +300,22 @@ def source_of(op: Operation) -> str:
     where = re.sub(r"^layers\.\d+\.", "", location(op))
     kind = op.kind.data if isinstance(op, MapOp | ReduceOp) else op.name.partition(".")[2]
     return f"{where}: {kind}" if where else kind
+
+
+def hint_of(value: SSAValue) -> str | None:
+    """What the variable of a value is called: its own name, else what computes it: `silu`, `row_sum`, `x_f32`."""
+    if value.name_hint or isinstance(value, BlockArgument):
+        return (value.name_hint or "value").rpartition(".")[2]
+    match value.owner:
+        case MapOp() as op:
+            return op.kind.data
+        case ReduceOp() as op:
+            return f"row_{op.kind.data}"
+        case CastOp() as op:
+            name = hint_of(op.input)
+            return f"{re.sub('_(bf16|f16|f32)$', '', name)}_{element_of(op.result)}" if name else None
+        case _:
+            return None
 
 
 # Rules: how each op is emitted at a place

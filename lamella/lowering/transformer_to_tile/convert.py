@@ -96,5 +96,6 @@ class TransformerToTile(ModulePass):
 def check_static(op: Operation) -> None:
     """Raises PassError when `op` makes a tensor with a dynamic dimension."""
     for result in op.results:
-        if isinstance(result.type, TensorType) and DYNAMIC_INDEX in shape_of(result):
+        tensor = result.type
+        if isinstance(tensor, TensorType) and DYNAMIC_INDEX in shape_of(result):
             raise PassError("a dynamic dimension", where=subject(op), got=str(result.type), remedy="run specialize first")

@@ -1,0 +1,244 @@
+"""The benchmarks on a CPU: peers equal transformers, bytes equal a count by hand, every command writes what it measured."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks import speed
+from benchmarks.__main__ import app
+from benchmarks.configurations import configuration, known_models
+from benchmarks.hugging_face import logits, transformers_model
+from benchmarks.kernels import parts_of, unsafe
+from benchmarks.peers import PeerModel, PeerStep
+from benchmarks.timing import measure, stream_rate
+from benchmarks.traffic import launch_traffic, step_flops, step_traffic
+from lamella.checkpoints import RandomSource
+from lamella.frontends import ModelConfig, open_model
+from lamella.frontends.llama import weight_shapes
+from lamella.program import Shape, compile_model
+from lamella.runtime.manifest import Manifest
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These models are so small that waiting for a second thread would be most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tiny(layers: int = 2, **changes: Any) -> tuple[ModelConfig, RandomSource]:
+    with configuration("tiny", layers) as path:
+        config = replace(open_model(path, random_weights=0).config, **changes)
+    return config, RandomSource(weight_shapes(config), 3)
+
+
+def manifest_of(shape: Shape, **changes: Any) -> Manifest:
+    config, _ = tiny(**changes)
+    manifest = compile_model(config, [shape], dtype="bf16", max_context=64).manifest
+    assert manifest is not None
+    return manifest
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("attention", ["sdpa", "explicit"])
+def test_peer_equals_transformers(tied: bool, attention: str) -> None:
+    config, source = tiny(tied=tied)
+    ids = torch.randint(config.vocabulary, (12,), generator=torch.Generator().manual_seed(0)).tolist()
+    expected = logits(transformers_model(config, source, torch.float32, CPU, weights="f32"), ids, CPU)
+    peer = PeerModel(config, source, dtype="f32", device=CPU, batch=2, length=20)
+    tokens = torch.tensor([ids, ids])
+    with torch.no_grad():
+        found = [peer(tokens[:, :8], torch.arange(8), fresh=True)]
+        found += [peer(tokens[:, i : i + 1], torch.tensor([i]), attention) for i in range(8, 12)]
+    torch.testing.assert_close(torch.stack(found, 1), expected[7:].expand(2, -1, -1), rtol=0, atol=1e-4)
+
+
+def test_peer_step_feeds_itself_and_is_one_graph() -> None:
+    config, source = tiny(layers=1)
+    model = PeerModel(config, source, dtype="f32", device=CPU, batch=2, length=16)
+    step = PeerStep.decode(model, 5, "sdpa")
+    run = torch.compile(step.function(), backend="eager", fullgraph=True)
+    with torch.no_grad():
+        first = run(step.tokens, step.positions)
+        assert step.tokens[:, 0].tolist() == first.tolist() and step.positions.tolist() == [5]
+        second = run(step.tokens, step.positions)
+        step.reset()
+        assert step.positions.tolist() == [4]
+        assert run(step.tokens, step.positions).tolist() == first.tolist()
+        assert run(step.tokens, step.positions).tolist() == second.tolist()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_step_bytes_equal_a_count_by_hand(tied: bool) -> None:
+    manifest = manifest_of(Shape.decode(2), tied=tied)
+    layer = 2 * (96 * 96 + 2 * 32 * 96 + 96 * 96 + 3 * 200 * 96 + 2 * 96)
+    traffic = step_traffic(manifest, manifest.buckets[0], 30)
+    table = 257 * 96 * 2
+    assert traffic.weights == 2 * layer + 96 * 2 + table + (0 if tied else 2 * 96 * 2)
+    assert traffic.cache == 2 * (2 * 2 * 16 * 2) * (2 * 30 + 2)
+    assert traffic.logits == 2 * 257 * 4
+    assert traffic.total == traffic.weights + traffic.cache + traffic.logits
+
+
+def test_prefill_operations_equal_a_count_by_hand() -> None:
+    manifest = manifest_of(Shape.prefill(10))
+    layer = 96 * 96 + 2 * 32 * 96 + 96 * 96 + 3 * 200 * 96
+    attention = 2 * 2 * 6 * 16 * sum(range(1, 11))
+    assert step_flops(manifest, manifest.buckets[0]) == 2 * 10 * 2 * layer + 2 * 257 * 96 + 2 * attention
+
+
+def test_bytes_of_launches_equal_a_count_by_hand() -> None:
+    manifest = manifest_of(Shape.decode())
+    bucket = manifest.buckets[0]
+
+    def moved(source: str, number: int = 0) -> float:
+        found = [launch for launch in bucket.launches if source in manifest.kernels[launch.kernel].sources]
+        return launch_traffic(manifest, bucket, found[number], 30)
+
+    ffn = next(x for x in bucket.launches if any(r.name == "layers.0.ffn.gate_proj" for r in x.args))
+    assert launch_traffic(manifest, bucket, ffn, 30) == 2 * (96 + 2 * 200 * 96 + 200)
+    # One query row; one key and one value of 2 heads a token of context; acc, max and sum of each split; the three index inputs.
+    attend = next(x for x in bucket.launches if manifest.kernels[x.kernel].sources[0].startswith("attend"))
+    split = next(r.shape[2] for r in attend.args if len(r.shape) == 4)
+    assert launch_traffic(manifest, bucket, attend, 30) == 96 * 2 + 30 * 2 * 32 * 2 + split * 6 * (16 + 2) * 4 + 4 * (4 + 2 + 1)
+    # A row of the embedding, a row of angles, their copies, and integers: token, positions, query_start, block table, logit row, 2 results.
+    assert moved("slots") == 2 * 96 * 2 + 2 * 16 * 4 + 4 * (1 + 1 + 2 + 4 + 1 + 2)
+
+
+def test_every_launch_of_a_step_is_in_one_part() -> None:
+    manifest = manifest_of(Shape.decode(), layers=3)
+    bucket = manifest.buckets[0]
+    parts = parts_of(bucket)
+    assert sum(len(part.launches) for part in parts) == len(bucket.launches)
+    assert len({b.key for part in parts for b in (part.before, part.timed)} | {bucket.key}) == 2 * len(parts) + 1
+    for part in parts:
+        assert unsafe(part, manifest.kernels[part.kernel].inputs) is None
+        assert len(part.timed.launches) == part.repeats * len(part.launches) >= 64
+
+
+def test_a_part_that_overwrites_its_indices_is_refused() -> None:
+    manifest = manifest_of(Shape.decode(), layers=3)
+    parts = parts_of(manifest.buckets[0])
+    part = next(
+        p for p in parts if any(r.pool == "arena" and r.dtype == "i32" for r in p.launches[0].args[: manifest.kernels[p.kernel].inputs])
+    )
+    inputs = manifest.kernels[part.kernel].inputs
+    launch = part.launches[0]
+    index = next(r for r in launch.args[:inputs] if r.pool == "arena" and r.dtype == "i32")
+    overwriting = replace(launch, args=(*launch.args[:inputs], index))
+    assert unsafe(replace(part, launches=(overwriting,)), inputs) == "a launch overwrites indices that the next reads"
+    moved = replace(launch, args=tuple(replace(r, offset=r.offset + 4096) if r is index else r for r in launch.args))
+    assert unsafe(replace(part, launches=(launch, moved)), inputs) == "launches read different indices"
+
+
+def test_stream_reads_all_of_its_data() -> None:
+    source = torch.randint(0, 1000, (1024,), dtype=torch.int32)
+    whole = int(source.sum())
+    for block, blocks in ((256, 1), (128, 4)):
+        assert stream_rate(source, whole, block, blocks, 4) > 0
+    with pytest.raises(RuntimeError, match="did not read all"):
+        stream_rate(source, whole + 1, 256, 1, 4)
+    with pytest.raises(ValueError, match="no multiple"):
+        stream_rate(source[:100], whole, 256, 1, 4)
+
+
+def test_measure_resets_before_each_repetition() -> None:
+    calls: list[str] = []
+    timing = measure(lambda: calls.append("step"), CPU, launches=3, repetitions=2, reset=lambda: calls.append("reset"))
+    assert "".join(c[0] for c in calls) == "rssss" * 4
+    assert timing.low <= timing.milliseconds <= timing.high and (timing.launches, timing.repetitions) == (3, 2)
+
+
+def run(tmp_path: Path, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
+    output = tmp_path / "new" / "result.json"
+    result = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--layers", "1", "--output", str(output)])
+    assert result.exit_code == code, result.output
+    return json.loads(output.read_text()) if output.exists() else {}, result.output
+
+
+SHORT = ("--config", "tiny", "--max-context", "64", "--steps", "2", "--repetitions", "1")
+
+
+def test_decode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: PeerModel, context: int, attention: str) -> PeerStep:
+        if attention == "sdpa":
+            raise RuntimeError("no such kernel")
+        return made(model, context, attention)
+
+    made = PeerStep.decode
+    monkeypatch.setattr(speed.PeerStep, "decode", broken)
+    found, text = run(tmp_path, "decode", *SHORT, "--batch", "2", "--context", "20", "--peers", "eager:sdpa,eager,hf-generate")
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["lamella", "eager:sdpa", "eager", "hf-generate"]
+    assert rows["eager:sdpa"]["error"] == "RuntimeError: no such kernel" and "failed: RuntimeError" in text
+    best = min(("eager", "hf-generate"), key=lambda name: rows[name]["ms"])
+    assert found["best_peer"] == best and found["ratio"] == pytest.approx(rows[best]["ms"] / rows["lamella"]["ms"])
+    assert found["floor_ms"] == pytest.approx(found["bytes"]["total"] * 1e3 / found["read_bandwidth"])
+    assert rows["lamella"]["bound_share"] == pytest.approx(found["floor_ms"] / rows["lamella"]["ms"])
+    assert found["shape"] == {"batch": 2, "context": 20, "max_context": 64} and found["model"]["layers"] == 1
+    assert found["versions"]["torch"] == torch.__version__ and found["dtype"] == "f32"
+
+
+def test_prefill_command_writes_one_file_a_length(tmp_path: Path) -> None:
+    run(tmp_path, "prefill", *SHORT, "--tokens", "8,20", "--peers", "eager")
+    for tokens in (8, 20):
+        found = json.loads((tmp_path / "new" / f"result-{tokens}.json").read_text())
+        assert [row["name"] for row in found["rows"]] == ["lamella", "eager"]
+        assert found["shape"]["tokens"] == tokens and found["floor_ms"] == pytest.approx(found["flops"] * 1e3 / found["matmul_rate"])
+
+
+def test_kernels_command(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, "kernels", *SHORT, "--context", "20")
+    launches = len(manifest_of(Shape.decode(), layers=1).buckets[0].launches)
+    assert sum(row["launches_a_step"] for row in found["rows"]) == launches and not any("error" in row for row in found["rows"])
+    assert found["sum_of_kernels_us"] == pytest.approx(sum(row["us"] * row["launches_a_step"] for row in found["rows"]))
+    weights = sum(prod(s) for s in weight_shapes(tiny(layers=1)[0]).values()) * 4
+    assert sum(row["weights_mb"] for row in found["rows"]) * 1e6 == pytest.approx(weights)
+
+
+def test_accuracy_command(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, "accuracy", "--config", "tiny", "--positions", "12", "--seeds", "0,1", "--dtype", "float32")
+    assert [row["name"] for row in found["rows"]] == ["seed 0", "seed 1", "all"]
+    assert found["ok"] and all(row["same_ids"] and len(row["ids"]) == 64 for row in found["rows"][:2])
+    assert 0 < found["rows"][-1]["prefill_error"] < 1e-4 and found["rows"][0]["ids"] != found["rows"][1]["ids"]
+
+
+def test_accuracy_command_fails_beyond_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.accuracy.LIMIT", 1e-9)
+    found, _ = run(tmp_path, "accuracy", "--config", "tiny", "--positions", "4", "--seeds", "0", "--dtype", "bfloat16", code=1)
+    assert not found["ok"] and found["rows"][-1]["decode_ratio"] > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("decode", "--config", "tini"), "no such configuration: tini"),
+        (("decode", "--config", "tiny", "--context", "60", "--max-context", "64"), "expected at most 64, got 60 + 51"),
+        (("decode", "--config", "tiny", "--peers", "eagre"), "unknown peer eagre"),
+        (("prefill", "--config", "tiny", "--peers", "hf-generate"), "a peer of decode alone"),
+        (("prefill", "--config", "tiny", "--tokens", "x"), "no list of integers"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    _, text = run(tmp_path, *arguments, code=2)
+    assert message in " ".join(text.split()) and "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_known_models_open(name: str) -> None:
+    published = {"llama-3.1-8b": 8_030_261_248, "llama-3.2-1b": 1_235_814_400, "smollm2-135m": 134_515_008, "tiny": None}
+    with configuration(name) as path:
+        config = open_model(path, random_weights=0).config
+    if published[name] is not None:
+        assert sum(prod(s) for s in weight_shapes(config).values()) == published[name] and config.dtype == "bf16"
