@@ -79,14 +79,15 @@ class Report:
 
     def table(self, columns: Sequence[str], title: str) -> None:
         """Prints the rows; an error takes the place of its row's numbers."""
-        table = Table(title=escape(title), title_justify="left")
+        table = Table()
         for i, column in enumerate(columns):
-            table.add_column(column.replace("_", " "), justify="left" if i == 0 else "right", no_wrap=True, overflow="ellipsis")
+            table.add_column(column.replace("_", " "), justify="left" if i == 0 else "right", no_wrap=True, max_width=40)
         for row in self.rows:
             error = row.get("error")
             cells = [row["name"], f"failed: {error}"[:80]] if error else [_short(row.get(c)) for c in columns]
             table.add_row(*(escape(c) for c in cells))
-        Console(width=None if sys.stdout.isatty() else 140).print(table)
+        print(title)
+        Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def timed(timing: Timing) -> Mapping[str, float | int]:

@@ -23,12 +23,22 @@ class Device:
     """A dependent kernel in a CUDA graph, microseconds."""
     shared_memory: int
     """Bytes one program may use."""
+    cache_bytes: int
+    """Bytes of the L2 cache."""
+    flops: Mapping[str, float]
+    """Matrix products, operations a second by element type; f32 is exact, which the tensor cores are not."""
+    registers: int = 65536
+    """Of a multiprocessor, 32 bits each."""
+    threads: int = 2048
+    """Resident on a multiprocessor."""
+    programs: int = 32
+    """Resident on a multiprocessor."""
 
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
-        "sm_90": Device("sm_90", 132, 4.64e12, 7.0e12, 0.97, 227 * 1024),
-        "sm_80": Device("sm_80", 108, 1.7e12, 4.0e12, 1.3, 163 * 1024),
+        "sm_90": Device("sm_90", 132, 4.64e12, 7.0e12, 0.97, 227 * 1024, 60 << 20, {"bf16": 790e12, "f16": 790e12, "f32": 50e12}),
+        "sm_80": Device("sm_80", 108, 1.7e12, 4.0e12, 1.3, 163 * 1024, 40 << 20, {"bf16": 250e12, "f16": 250e12, "f32": 17e12}),
     }
 )
 

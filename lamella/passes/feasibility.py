@@ -6,12 +6,13 @@ a paired rotation needs both partner columns, a reduction a whole row, a scatter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import shape_of
+from lamella.dialects.messages import location
 from lamella.dialects.tile import (
     AttendMergeOp,
     AttendOp,
@@ -25,10 +26,14 @@ from lamella.dialects.tile import (
     RotateOp,
     SampleOp,
     ScatterOp,
+    SlotsOp,
 )
 
 ANCHORS = (ContractOp, AttendOp, AttendPartialOp, AttendMergeOp, SampleOp)
 """Ops that decide the skeleton of their region; everything else adapts to its neighbours."""
+
+ELEMENTWISE = (ConstantOp, MapOp, CastOp)
+"""Ops that need, of each operand, only the element they compute."""
 
 MAX_ROW_EPILOGUE = 256
 """Columns a program can hold when an epilogue reduces whole rows: a tile of 16 by 256 float32 accumulators is 4096 registers a warp."""
@@ -63,6 +68,16 @@ def data_operands(op: Operation) -> Sequence[SSAValue]:
     return (op.values, op.slots) if isinstance(op, ScatterOp) else op.operands
 
 
+def stored_values(ops: Sequence[Operation], inside: Collection[Operation]) -> list[SSAValue]:
+    """The results that ops outside of the region use: what its launch leaves in memory."""
+    return [r for op in ops for r in op.results if any(use.operation not in inside for use in r.uses)]
+
+
+def result_rows(op: Operation) -> tuple[int, ...]:
+    """The shape that tells an op's rows: that of the values of a scatter, else of the result."""
+    return shape_of(op.values) if isinstance(op, ScatterOp) else shape_of(op.results[0])
+
+
 def parts(ops: Sequence[Operation]) -> Parts:
     """Splits the ops of a region (in order) around its contractions."""
     out = Parts()
@@ -94,7 +109,8 @@ def parts(ops: Sequence[Operation]) -> Parts:
             out.prologue.append(op)
         elif op not in out.component_of:
             out.epilogue.append(op)
-    out.epilogue = [op for op in ops if op in set(out.epilogue)]
+    epilogue = set(out.epilogue)
+    out.epilogue = [op for op in ops if op in epilogue]
     leaders = sorted({find(i) for i in roots})
     rank = {leader: i for i, leader in enumerate(leaders)}
     out.component_of = {op: rank[find(i)] for op, i in out.component_of.items()}
@@ -102,7 +118,7 @@ def parts(ops: Sequence[Operation]) -> Parts:
     return out
 
 
-def _ancestors(values: Iterable[SSAValue], inside: set[Operation]) -> set[Operation]:
+def _ancestors(values: Iterable[SSAValue], inside: Collection[Operation]) -> set[Operation]:
     seen: set[Operation] = set()
     work = [v.owner for v in values]
     while work:
@@ -117,79 +133,204 @@ def feasible_schedules(ops: Sequence[Operation]) -> Feasible:
     """The skeletons that can run `ops` (in program order) as one launch."""
     anchors = [op for op in ops if isinstance(op, ANCHORS)]
     if not anchors:
-        return _row(ops)
+        return _answer("row", _row(ops))
     if all(isinstance(a, ContractOp) for a in anchors):
-        return _contract(ops)
+        split = parts(ops)
+        reason = _contract(ops, split)
+        return _answer("gemv" if shape_of(split.contracts[0].x)[0] == 1 else "mma", reason, "contract")
     if len(anchors) > 1:
-        names = ", ".join(sorted({a.name for a in anchors}))
-        return Feasible((), (f"{names} each decide which program computes what",))
+        return Feasible((), (_several(anchors),))
     return _single(anchors[0], ops)
 
 
-def _row(ops: Sequence[Operation]) -> Feasible:
+def _answer(skeleton: str, reason: str | None, family: str | None = None) -> Feasible:
+    return Feasible((skeleton,)) if reason is None else Feasible((), (f"{family or skeleton}: {reason}",))
+
+
+def _several(anchors: Sequence[Operation]) -> str:
+    names = ", ".join(sorted({a.name for a in anchors}))
+    return f"{names} each decide which program computes what"
+
+
+# Places: what a program of `rows` rows must find in itself
+
+
+def _needs(values: Iterable[SSAValue], rows: int, inside: Collection[Operation], given: Collection[SSAValue]) -> str | None:
+    """Why a program that computes the rows of `values` cannot compute what they need; None when it can.
+
+    `rows` is how many rows the programs divide between them, `given` what the skeleton computed itself. A vector is needed along the rows
+    (one number a row) or along the columns (one number a column, by every program): the two are told apart here.
+    """
+    work = [(value, len(shape_of(value)) == 2) for value in values]
+    seen: set[tuple[SSAValue, bool]] = set()
+    while work:
+        value, columns = work.pop()
+        if (value, columns) in seen or value in given:
+            continue
+        seen.add((value, columns))
+        sizes, op = shape_of(value), value.owner
+        if isinstance(op, ScatterOp):
+            if op in inside:
+                work += [(op.values, True), (op.slots, False), (op.cache, False)]
+            continue
+        if len(sizes) > 2 and op in inside:
+            return f"a value of shape {_shape(sizes)} is no matrix of rows"
+        if len(sizes) == 1 and not columns and sizes[0] != rows:
+            return f"a vector of {sizes[0]} is not one number for each of {rows} rows"
+        if not isinstance(op, Operation) or op not in inside:
+            continue
+        reason = _misplaced(op, rows, columns, inside)
+        if reason is not None:
+            return reason
+        match op:
+            case GatherOp():
+                work.append((op.rows, False))
+            case SlotsOp():
+                work.append((op.positions, False))
+            case _:
+                work += [(v, columns or len(shape_of(v)) == 2) for v in op.operands]
+    return None
+
+
+def _misplaced(op: Operation, rows: int, columns: bool, inside: Collection[Operation]) -> str | None:
+    """Why `op`, needed by columns or not, cannot run in a program that has some of `rows` rows."""
+    sizes = shape_of(op.results[0])
+    match op:
+        case ReduceOp() if len(shape_of(op.input)) != 2:
+            return "a reduction of a vector has no rows to divide"
+        case GatherOp() if op.table.owner in inside:
+            return "a gather reads rows that other programs compute"
+        case GatherOp() | SlotsOp() if len(sizes) == 1 and columns:
+            return f"{op.name} finds one number a row, but its user reads one a column"
+        case GatherOp() if sizes[0] != rows:
+            return f"a gather of {sizes[0]} rows serves {rows}"
+        case SlotsOp() if op.query_start.owner in inside or op.block_table.owner in inside:
+            return "the slots' tables are computed by other programs"
+        case _:
+            return None
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes))
+
+
+# Skeletons
+
+
+def _row(ops: Sequence[Operation]) -> str | None:
     inside = set(ops)
+    stored = stored_values(ops, inside)
+    shapes = {result_rows(v.owner) for v in stored if isinstance(v.owner, Operation)}
+    wrong = [s for s in shapes if len(s) not in (1, 2)]
+    if wrong:
+        return f"a value of shape {_shape(wrong[0]) or '()'} has no rows to divide"
+    rows = sorted({s[0] for s in shapes})
+    if len(rows) > 1:
+        return f"values of {rows[0]} and of {rows[1]} rows are stored: a program takes the same rows of each"
     for op in ops:
-        if isinstance(op, GatherOp) and op.table.owner in inside:
-            return Feasible((), ("row: a gather reads rows that other programs compute",))
         if isinstance(op, RotateOp) and any(isinstance(o, ReduceOp) for o in _ancestors([op.x], inside)):
-            return Feasible((), ("row: a rotation of a value that needs a reduction would run it once a partner",))
-    return Feasible(("row",))
+            return "a rotation of a value that needs a reduction would run it once a partner"
+        if isinstance(op, ScatterOp) and any(not isinstance(o, ScatterOp) for o in _ancestors([op.cache], inside)):
+            return "a scatter needs its cache in memory"
+    return _needs(stored, rows[0], inside, ()) if rows else None
 
 
-def _contract(ops: Sequence[Operation]) -> Feasible:
-    split = parts(ops)
-    xs = {c.x for c in split.contracts}
-    if len(xs) > 1:
-        return Feasible((), ("contract: one contraction would wait for another, or they read different x: a program holds one row of x",))
-    x = next(iter(xs))
-    if x.owner in split.component_of:
-        return Feasible((), ("contract: x depends on a contraction of the same region, whose columns lie in other programs",))
+def _contract(ops: Sequence[Operation], split: Parts) -> str | None:
     inside = set(ops)
+    for contract in split.contracts:
+        before = _ancestors([contract.x, contract.weight], inside)
+        earlier = next((c for c in split.contracts if c in before), None)
+        if earlier is not None:
+            return _waits(contract, earlier)
+        if contract.weight.owner in inside:
+            return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
+    if len({c.x for c in split.contracts}) > 1:
+        return "the contractions read different x: a program holds one row of x"
+    tokens = shape_of(split.contracts[0].x)[0]
     for op in split.prologue:
         if not isinstance(op, MapOp | CastOp | ReduceOp | ConstantOp | GatherOp):
-            return Feasible((), (f"contract: {op.name} has no form as a prologue",))
-        if isinstance(op, GatherOp) and op.table.owner in inside:
-            return Feasible((), ("contract: a gather in the prologue reads rows that are not stored yet",))
+            return f"{op.name} has no form as a prologue"
+    reason = _needs([split.contracts[0].x], tokens, inside, ())
+    if reason is not None:
+        return reason
     for component in split.components:
         if len({shape_of(c.result)[1] for c in component}) > 1:
-            return Feasible((), ("contract: contractions that meet in one epilogue have different widths",))
+            return "contractions that meet in one epilogue have different widths"
     for op in split.epilogue:
-        reason = _epilogue_reason(op, split)
-        if reason:
-            return Feasible((), (f"contract: {reason}",))
-    tokens = shape_of(split.contracts[0].x)[0]
-    return Feasible(("gemv",)) if tokens == 1 else Feasible(("mma",))
+        reason = _epilogue_reason(op, split, tokens)
+        if reason is not None:
+            return reason
+    stored = stored_values(ops, inside)
+    apart = next((v.owner for v in stored if v.owner not in split.component_of), None)
+    if isinstance(apart, Operation):
+        return f"other regions need {_where(apart)} too, which every program would compute and store"
+    return _needs(stored, tokens, inside, {c.result for c in split.contracts})
 
 
-def _epilogue_reason(op: Operation, split: Parts) -> str | None:
+def _waits(contract: ContractOp, earlier: ContractOp) -> str:
+    width, outputs = shape_of(contract.x)[1], shape_of(earlier.result)[1]
+    return (
+        f"{_where(contract)} needs a whole row of x, {width} columns, and no program of {_where(earlier)} holds more than a few of its "
+        f"{outputs}: the one has to wait until all programs of the other have ended"
+    )
+
+
+def _where(op: Operation) -> str:
+    return location(op) or op.name
+
+
+def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
     if isinstance(op, ConstantOp) or op not in split.component_of:
-        return None if isinstance(op, ConstantOp | CastOp | MapOp) else f"{op.name} depends on no contraction"
+        return None if isinstance(op, ELEMENTWISE) else f"{op.name} depends on no contraction"
     width = shape_of(split.components[split.component_of[op]][0].result)[1]
-    if isinstance(op, CastOp | MapOp | ScatterOp):
-        return None
-    if isinstance(op, ReduceOp):
-        return (
-            None
-            if width <= MAX_ROW_EPILOGUE
-            else f"a reduction needs the whole row of {width} columns in one program, at most {MAX_ROW_EPILOGUE}"
-        )
-    if isinstance(op, RotateOp):
-        if op.style.data == "paired":
+    sizes = result_rows(op)
+    if len(sizes) != 2 or sizes[0] != tokens or sizes[1] not in (1, width):
+        return f"{op.name} spreads {_shape((tokens, width))} over {_shape(sizes)}: a program holds only its own columns"
+    match op:
+        case ReduceOp() if width > MAX_ROW_EPILOGUE:
+            return f"a reduction needs the whole row of {width} columns in one program, at most {MAX_ROW_EPILOGUE}"
+        case RotateOp() if op.style.data != "paired":
+            return "a half-split rotation needs columns half a head apart; propagate-layout pairs them"
+        case RotateOp() if op.rows.owner in split.component_of:
+            return "a rotation by angles that other programs compute"
+        case MapOp() | CastOp() | ScatterOp() | ReduceOp() | RotateOp():
             return None
-        return "a half-split rotation needs columns half a head apart; propagate-layout pairs them"
-    return f"{op.name} has no form as an epilogue"
+        case _:
+            return f"{op.name} has no form as an epilogue"
 
 
 def _single(anchor: Operation, ops: Sequence[Operation]) -> Feasible:
-    """An attend, merge or sample with elementwise ops after it."""
+    """An attend or merge with elementwise ops after it, and before the queries of an attend; a partial or a sample by itself."""
     skeleton = {AttendOp: "attend", AttendPartialOp: "attend", AttendMergeOp: "merge", SampleOp: "sample"}[type(anchor)]  # pyright: ignore[reportArgumentType]
+    return _answer(skeleton, _around(anchor, ops))
+
+
+def _around(anchor: Operation, ops: Sequence[Operation]) -> str | None:
+    inside = set(ops)
     after: set[Operation] = {anchor}
+    result = anchor.results[0]
+    before = _ancestors(anchor.operands, inside)
+    on_queries = _ancestors([anchor.q], inside) if isinstance(anchor, AttendOp) else set[Operation]()
     for op in ops:
-        if op is anchor or isinstance(op, ConstantOp):
+        if op is anchor:
             continue
-        if not any(v.owner in after for v in op.operands):
-            return Feasible((), (f"{skeleton}: {op.name} comes before the {anchor.name}, whose programs read other rows",))
-        if not isinstance(op, CastOp | MapOp) or isinstance(anchor, SampleOp):
-            return Feasible((), (f"{skeleton}: {op.name} has no form after {anchor.name}",))
-        after.add(op)
-    return Feasible((skeleton,))
+        if op in before:
+            if op not in on_queries or not isinstance(op, (*ELEMENTWISE, RotateOp)):
+                return f"{op.name} comes before the {anchor.name}, whose programs read other rows"
+            continue
+        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, SampleOp | AttendPartialOp):
+            return f"{op.name} has no form after {anchor.name}"
+        if any(v.owner in after for v in op.operands):
+            if shape_of(op.results[0]) != shape_of(result):
+                return f"{op.name} spreads {_shape(shape_of(result))} over {_shape(shape_of(op.results[0]))}"
+            after.add(op)
+    stored = stored_values(ops, inside)
+    apart = next((v.owner for v in stored if v.owner not in after), None)
+    if isinstance(apart, Operation):
+        return f"other regions need {_where(apart)} too, which several programs would compute and store"
+    rows = shape_of(result)[0]
+    if isinstance(anchor, AttendOp):
+        reason = _needs([anchor.q], rows, inside, ())
+        if reason is not None:
+            return reason
+    return None if isinstance(anchor, AttendPartialOp | SampleOp) else _needs(stored, rows, inside, {result})

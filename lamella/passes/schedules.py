@@ -59,7 +59,7 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     need = max(minimum_columns(split, i) for i in range(len(split.components)))
     rows = max(min(rows, 16), need)
     warps = 8 if rows * padded * side_by_side * size >= 16384 else 4
-    return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
+    return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps, programs=1 << 30)
 
 
 def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
@@ -91,11 +91,11 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     most = 32 if exact or dim > 128 else 64 if dim > 64 else 128
     queries = max(1, min(longest_query, most // group))
     rows = max(16, power_of_two(queries * group))
-    tile = 32 if exact or rows <= 16 else 64
+    tile = 32 if exact else 64
     tile = min(tile, max(16, power_of_two(context)))
     programs = sequences * op.kv_heads.value.data * -(-longest_query // queries)
     splits = 1
-    while programs * splits * 2 <= 2 * target.multiprocessors and splits * 2 * tile <= max(tile, context) and splits < 32:
+    while programs * splits * 2 <= target.multiprocessors and splits * 2 * tile <= max(tile, context) and splits < 32:
         splits *= 2
     warps = 4 if rows <= 64 else 8
     return ScheduleAttr.of("attend", queries=queries, rows=rows, tile=tile, splits=splits, warps=warps, stages=2)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,12 @@ from lamella.runtime.evaluate import Run, compile_body
 from lamella.runtime.executor import MemoryExecutor
 from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import Memory
+
+THREAD_BYTES = 8 << 20
+"""Bytes of weights times tokens that keep a thread busy long enough for a launch to be worth sharing, some 0.4 ms.
+
+The threads of a parallel region wait for each other. On a machine that does something else too, one that has to wait for a core costs
+milliseconds, so short launches are faster, and never slower by much, on one thread."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,15 @@ class Step:
     """Ranges of the arena, as `_signed` gives them."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """A bucket ready to run: its launches, the arena they use as `_signed` gives it, and the most threads that pay."""
+
+    steps: tuple[Step, ...]
+    arena: torch.Tensor
+    threads: int
+
+
 class ReferenceExecutor(MemoryExecutor):
     """Executes what the plan says and nothing else: operands are views of the arena, results are copied to where the plan puts them.
 
@@ -35,19 +51,21 @@ class ReferenceExecutor(MemoryExecutor):
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
         self._runs = {name: compile_body(kernel.body) for name, kernel in memory.manifest.kernels.items()}
-        self._steps: dict[tuple, tuple[Step, ...]] = {}
+        self._programs: dict[tuple, Program] = {}
 
     def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
         for bucket in self.manifest.buckets if buckets is None else buckets:
-            if bucket.key not in self._steps:
-                self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)
+            if bucket.key not in self._programs:
+                steps = tuple(self._bind(bucket, launch) for launch in bucket.launches)
+                self._programs[bucket.key] = Program(steps, self._signed(0, bucket.arena_bytes), self._threads(bucket))
 
     def launch(self, bucket: Bucket) -> None:
-        if bucket.key not in self._steps:
+        if bucket.key not in self._programs:
             self.prepare([bucket])
-        with torch.inference_mode():
-            self._signed(0, bucket.arena_bytes).fill_(-1)
-            for step in self._steps[bucket.key]:
+        program = self._programs[bucket.key]
+        with torch.inference_mode(), threads(program.threads):
+            program.arena.fill_(-1)
+            for step in program.steps:
                 values = step.run(*step.ins)
                 if len(values) > 1:
                     values = self._detached(values)
@@ -65,6 +83,12 @@ class ReferenceExecutor(MemoryExecutor):
         dead = tuple(self._signed(offset, size) for offset, size in launch.dead)
         return Step(self._runs[launch.kernel], tuple(args[:inputs]), tuple(args[inputs:]), dead)
 
+    def _threads(self, bucket: Bucket) -> int:
+        """How many threads the launches of a bucket are worth, on average."""
+        weights = [self.memory.weights[ref.name] for launch in bucket.launches for ref in launch.args if ref.pool == "weight"]
+        work = sum(weight.nbytes for weight in weights) * bucket.tokens
+        return max(1, work // (THREAD_BYTES * max(1, len(bucket.launches))))
+
     def _signed(self, offset: int, size: int) -> torch.Tensor:
         """Bytes of the arena as signed integers, in which -1 is POISON repeated; in words where they fit, which fill faster."""
         memory = self.memory.range(offset, size)
@@ -75,3 +99,14 @@ class ReferenceExecutor(MemoryExecutor):
         start = self.memory.arena.data_ptr()
         end = start + self.memory.arena.numel()
         return [v.clone() if start <= v.data_ptr() < end else v for v in values]
+
+
+@contextmanager
+def threads(limit: int) -> Iterator[None]:
+    """Run torch's operations on at most `limit` of the threads it has been given."""
+    given = torch.get_num_threads()
+    torch.set_num_threads(min(limit, given))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(given)

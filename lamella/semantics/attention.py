@@ -75,6 +75,8 @@ class QueryTiles:
     """int64 [X]: length of the sequence's context."""
     last: torch.Tensor
     """int64 [X, width]: the last position of the context that the query sees."""
+    count: int
+    """Real queries: they are tokens 0 to count - 1, in this order."""
 
     @classmethod
     def cut(cls, query_start: torch.Tensor, context_len: torch.Tensor, tokens: int) -> QueryTiles | None:
@@ -91,27 +93,37 @@ class QueryTiles:
         offset = ordinal[:, None] * width + torch.arange(width, device=starts.device)
         own, limit = lengths[sequence][:, None], context[sequence]
         rows = (starts[sequence][:, None] + offset).clamp(max=tokens - 1)
-        return cls(sequence, rows, offset < own, limit, limit[:, None] - own + offset)
+        return cls(sequence, rows, offset < own, limit, limit[:, None] - own + offset, int(starts[-1]))
 
     def queries(self, q: torch.Tensor, kv_heads: int, head_dim: int, scale: float) -> torch.Tensor:
         """q[N, H·D] -> float32 [X, Hkv, group·width, D], scaled, so that one product serves a whole group of query heads."""
         tiles, width = self.rows.shape
-        grouped = (q.float() * scale).reshape(q.shape[0], kv_heads, -1, head_dim)[self.rows]
-        return grouped.permute(0, 2, 3, 1, 4).reshape(tiles, kv_heads, -1, head_dim)
+        rows = (q.float() * scale).index_select(0, self.rows.reshape(-1))
+        grouped = rows.reshape(tiles, width, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
+        return grouped.reshape(tiles, kv_heads, -1, head_dim)
+
+    def per_token(self, x: torch.Tensor) -> torch.Tensor:
+        """x[X, Hkv, P, group·width, …] -> [queries, H, P, …], in the order of tokens."""
+        tiles, kv_heads, chunks, _, *rest = x.shape
+        width = self.rows.shape[1]
+        parts = x.reshape(tiles, kv_heads, chunks, -1, width, *rest).movedim(4, 1).transpose(3, 4)
+        rows = parts.reshape(tiles * width, -1, chunks, *rest)
+        return rows if self.count == rows.shape[0] else rows[self.real.reshape(-1)]
 
 
-def gather_part(cache: torch.Tensor, units: torch.Tensor, size: int, part: int) -> torch.Tensor:
-    """cache, units[X, …, U] -> float32 [X, Hkv, …, U·size, D]: keys (part 0) or values (part 1) of units of `size` slots.
+def gather_units(cache: torch.Tensor, units: torch.Tensor, size: int) -> torch.Tensor:
+    """cache, units[X, P, U] -> float32 [X, 2, Hkv, P, U·size, D]: the keys and values of units of `size` slots.
 
     Unit number block·(S / size) + i of the cache is slots [i·size, (i+1)·size) of a block; `size` divides S.
     """
     _, parts, kv_heads, block, head_dim = cache.shape
     per_block = block // size
-    heads = torch.arange(part * kv_heads, (part + 1) * kv_heads, device=cache.device).view(-1, *[1] * (units.dim() - 1))
-    index = (torch.div(units, per_block, rounding_mode="floor")[:, None] * (parts * kv_heads) + heads) * per_block
-    index += units[:, None] % per_block
+    heads = torch.arange(parts * kv_heads, device=cache.device).view(-1, 1, 1)
+    index = (units // per_block)[:, None] * (parts * kv_heads) + heads
+    if per_block > 1:
+        index = index * per_block + (units % per_block)[:, None]
     rows = cache.reshape(-1, size * head_dim).index_select(0, index.reshape(-1))
-    return rows.float().reshape(*index.shape[:-1], -1, head_dim)
+    return rows.float().reshape(units.shape[0], parts, kv_heads, units.shape[1], -1, head_dim)
 
 
 def attend(
@@ -174,28 +186,29 @@ def attend_partial(
     unit = gcd(tile, block)
     first = torch.arange(chunks, device=device)[:, None] * length[:, None, None]
     starts = first + torch.arange(0, longest, unit, device=device)
-    column = (starts // block).clamp(max=block_table.shape[1] - 1)
-    owner = block_table[tiles.sequence[:, None, None], column].long()
-    units = owner * (block // unit) + starts % block // unit
+    column = (starts // block).clamp_(max=block_table.shape[1] - 1)
+    units = block_table[tiles.sequence[:, None, None], column].long()
+    if unit < block:
+        units = units * (block // unit) + starts % block // unit
 
     # Keys and values [X, Hkv, chunks, longest, D], zeroed beyond the context, and scores [X, Hkv, chunks, group·width, longest].
     offset = torch.arange(longest, device=device)
     time = first + offset
-    unused = (time >= tiles.limit[:, None, None])[:, None, :, :, None]
-    keys, values = (gather_part(cache, units, unit, part).masked_fill_(unused, 0) for part in (0, 1))
+    both = gather_units(cache, units, unit)
+    full = max(0, int(((tiles.limit - longest) // length).min()) + 1)  # chunks that lie within every context
+    unused = time[:, full:] >= tiles.limit[:, None, None]
+    both[:, :, :, full:].masked_fill_(unused[:, None, None, ..., None], 0)
+    keys, values = both.unbind(1)
     scores = tiles.queries(q, kv_heads, head_dim, scale)[:, :, None] @ keys.transpose(-1, -2)
     hidden = (time[:, :, None] > tiles.last[:, None, :, None]) | (offset >= length[:, None])[:, None, None]
     count, width = tiles.rows.shape
-    scores = scores.reshape(count, kv_heads, chunks, -1, width, longest).masked_fill_(hidden[:, None, :, None], float("-inf"))
-    top = scores.amax(-1, keepdim=True)
-    weights = torch.exp(scores - top.masked_fill(top == float("-inf"), 0))
-    mixed = weights.reshape(count, kv_heads, chunks, -1, longest) @ values
+    scores.view(count, kv_heads, chunks, -1, width, longest).masked_fill_(hidden[:, None, :, None], float("-inf"))
+    top = scores.amax(-1)
+    weights = torch.exp(scores - top.masked_fill(top == float("-inf"), 0)[..., None])
 
-    # From [X, Hkv, chunks, group, width, …] to [queries, H, chunks, …].
-    rows = tiles.rows[tiles.real]
-    for out, part in ((acc, mixed.reshape(*scores.shape[:-1], head_dim)), (largest, top), (total, weights.sum(-1, keepdim=True))):
-        ordered = part.permute(0, 4, 1, 3, 2, 5)[tiles.real].reshape(rows.shape[0], heads, chunks, -1)
-        out[rows, :, :chunks] = ordered if out.dim() == 4 else ordered[..., 0]
+    acc[: tiles.count, :, :chunks] = tiles.per_token(weights @ values)
+    largest[: tiles.count, :, :chunks] = tiles.per_token(top)
+    total[: tiles.count, :, :chunks] = tiles.per_token(weights.sum(-1))
     return acc, largest, total
 
 

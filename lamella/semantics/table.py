@@ -13,7 +13,7 @@ Meaning: TypeAlias = Callable[..., Any]
 """A function of tensors and keyword attributes."""
 
 IMPLEMENTATIONS: dict[str, Meaning] = {}
-"""Op name (`transformer.linear`, `tile.contract`, `weight.pair_rows`) -> function of tensors and keyword attributes."""
+"""Op name (`transformer.linear`, `tile.contract`) -> function of tensors and keyword attributes."""
 
 SCALARS: dict[str, Meaning] = {}
 """Elementwise kind (`add`, `silu`) -> function of float32 (or i32, where it makes sense) tensors that broadcasts."""
@@ -34,6 +34,11 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     }
 )
 """Element names as attributes and manifests spell them -> torch dtypes."""
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """`x` in float32, in which arithmetic runs; float64 stays, so that an identity can be checked without rounding."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _adder(table: dict[str, Meaning], name: str) -> Callable[[Meaning], Meaning]:

@@ -1,14 +1,14 @@
 # pyright: basic
-"""Load-time transforms of checkpoint tensors: what the entries of a weight's `layout` (a manifest's `recipe`) mean."""
+"""Weights as the kernels want them: checkpoint tensors enter, tensors of the same dtype leave. Runs at load time, once."""
 
 from __future__ import annotations
 
 import torch
 
-from .table import implements
+from .table import implements, wide
 
 
-@implements("weight.pair_rows")
+@implements("transformer.pair_rows")
 def pair_rows(weight: torch.Tensor, *, head_dim: int, rotary_dim: int) -> torch.Tensor:
     """weight[H·head_dim, …] -> same shape: rows j and j + rotary_dim/2 of each head become rows 2j and 2j + 1; the rest stay.
 
@@ -20,3 +20,27 @@ def pair_rows(weight: torch.Tensor, *, head_dim: int, rotary_dim: int) -> torch.
     halves = turned.reshape(heads.shape[0], 2, rotary_dim // 2, *weight.shape[1:])
     paired = halves.transpose(1, 2).reshape(turned.shape)
     return torch.cat((paired, rest), dim=1).reshape(weight.shape)
+
+
+@implements("transformer.scale_columns")
+def scale_columns(weight: torch.Tensor, gamma: torch.Tensor, *, offset: float = 0.0) -> torch.Tensor:
+    """weight[O, K], gamma[K] -> [O, K]: weight·(offset + gamma) in float32, rounded once to weight's dtype."""
+    return (wide(weight) * (wide(gamma) + offset)).to(weight.dtype)
+
+
+@implements("transformer.shift_bias")
+def shift_bias(bias: torch.Tensor, weight: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """bias[O], weight[O, K], beta[K] -> [O]: bias + weight @ beta in float32, rounded once to bias's dtype."""
+    return (wide(bias) + wide(weight) @ wide(beta)).to(bias.dtype)
+
+
+@implements("transformer.concat_rows")
+def concat_rows(*weights: torch.Tensor) -> torch.Tensor:
+    """[O1, …], [O2, …], … -> [O1 + O2 + …, …]."""
+    return torch.cat(weights)
+
+
+@implements("transformer.transpose")
+def transpose(weight: torch.Tensor) -> torch.Tensor:
+    """[O, K] -> [K, O], contiguous."""
+    return weight.T.contiguous()

@@ -29,4 +29,4 @@ def small() -> Tiny:
     from lamella.program import Shape
     from tests.models.tiny_llama import SMALL, Tiny
 
-    return Tiny.of(SMALL, [Shape.decode(), Shape.prefill(16)])
+    return Tiny.of(SMALL, [Shape.decode(), Shape(16, 1, 16, 16)])

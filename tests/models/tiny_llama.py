@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -18,7 +17,7 @@ from lamella.frontends.llama import build, source_names, weight_shapes
 from lamella.lowering.body import export_function, handle_name, handles_of, is_handle
 from lamella.pipeline import Options
 from lamella.program import BLOCK, Program, Shape, compile_model
-from lamella.runtime.evaluate import evaluate
+from lamella.runtime.evaluate import compile_body
 from lamella.runtime.executor import MemoryExecutor, make_executor
 from lamella.runtime.generate import Session
 from lamella.runtime.manifest import Bucket, Manifest
@@ -46,7 +45,7 @@ BASE = ModelConfig(
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 BIASED = replace(BASE, tied=True, attention_bias=True, mlp_bias=True, rope_scaling=LLAMA3)
 GELU = replace(BASE, activation="gelu_tanh", heads=2, head_dim=24, rope_scaling={"rope_type": "linear", "factor": 2.0})
-SMALL = replace(BASE, layers=2, hidden=48, heads=3, kv_heads=1, ffn=40, vocabulary=67)
+SMALL = replace(BASE, layers=2, hidden=48, heads=3, kv_heads=1, ffn=24, vocabulary=41)
 WIDE = replace(BASE, layers=1, hidden=272, heads=4, kv_heads=4, ffn=72, vocabulary=67)
 """Wider than the rows an epilogue may reduce, so that its norms are prologues of contractions."""
 PARTIAL = replace(BASE, heads=4, kv_heads=1, head_dim=20, rotary_dim=12, layers=2)
@@ -134,7 +133,7 @@ class StageExecutor(MemoryExecutor):
         """`functions` holds that stage of each bucket by its key; `weights` are those of the checkpoint, without recipes applied."""
         super().__init__(reserve(manifest, {}, make_constants(manifest), cache_tokens=POOL))
         self.results: dict[str, torch.Tensor] = {}
-        self.programs = {key: (partial(evaluate, export_function(f)[0]), self.handles(f, weights), f) for key, f in functions.items()}
+        self.programs = {key: (compile_body(export_function(f)[0]), self.handles(f, weights), f) for key, f in functions.items()}
 
     @staticmethod
     def handles(function: FuncOp, weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -159,7 +158,8 @@ class StageExecutor(MemoryExecutor):
         names = signature.input_names(function)
         caches = {f"cache.{layer}": cache for layer, cache in enumerate(self.caches)}
         inputs = self.inputs(bucket)
-        values = run([*((inputs | caches)[name] for name in names), *handles])
+        with torch.inference_mode():
+            values = run(*((inputs | caches)[name] for name in names), *handles)
         self.results = dict(zip(signature.output_names(function), values, strict=True))
         for value, argument in zip(values, signature.tied(function), strict=True):
             if argument >= 0 and not names[argument].startswith("cache."):

@@ -6,19 +6,25 @@ from lamella.dialects.transformer.attention import AttentionOp, CacheWriteOp
 from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, UnaryOp
 from lamella.dialects.transformer.embedding import EmbeddingOp, GatherRowsOp
 from lamella.dialects.transformer.linear import LinearOp
-from lamella.dialects.transformer.norm import RMSNormOp
+from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.rope import RopeOp, RopeTableOp, RotateOp
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, dimensions_of, named_tensor
-from lamella.dialects.transformer.weight import WeightOp
+from lamella.dialects.transformer.weight import ConcatRowsOp, PairRowsOp, ScaleColumnsOp, ShiftBiasOp, TransposeOp, WeightOp, WeightTransform
 
 Transformer = Dialect(
     "transformer",
     [
         WeightOp,
+        PairRowsOp,
+        ScaleColumnsOp,
+        ShiftBiasOp,
+        ConcatRowsOp,
+        TransposeOp,
         EmbeddingOp,
         GatherRowsOp,
         RMSNormOp,
+        LayerNormOp,
         LinearOp,
         RopeOp,
         RopeTableOp,
@@ -41,20 +47,27 @@ __all__ = [
     "AttentionOp",
     "BinaryOp",
     "CacheWriteOp",
+    "ConcatRowsOp",
     "DimsAttr",
     "EmbeddingOp",
     "GatherRowsOp",
     "KVCacheType",
+    "LayerNormOp",
     "LinearOp",
     "MulOp",
+    "PairRowsOp",
     "RMSNormOp",
     "RopeOp",
     "RopeTableOp",
     "RotateOp",
     "SampleOp",
+    "ScaleColumnsOp",
+    "ShiftBiasOp",
     "Transformer",
+    "TransposeOp",
     "UnaryOp",
     "WeightOp",
+    "WeightTransform",
     "dimensions_of",
     "named_tensor",
 ]

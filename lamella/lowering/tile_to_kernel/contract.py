@@ -145,6 +145,10 @@ def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kerne
     gemv = Gemv(e, split.contracts[0].x, block_n, block_k)
     e.chunk = block_k
     found = components(e, split, block_n)
+    programs = schedule.get("programs")
+    if len(found) == 1 and programs < found[0].tiles and gemv.fits:
+        gemv.tile_by_tile(found[0], programs)
+        return e.b.finish(), (programs, 1, 1)
     over_components(e, found, gemv.component)
     return e.b.finish(), (sum(c.tiles for c in found), 1, 1)
 
@@ -169,30 +173,75 @@ class Gemv:
         start = e.hinted("start", b.mul(tile, self.block_n))
         n = b.named("n", b.add(start, b.arange(self.block_n)))
         n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
-        trips = -(-self.k // self.block_k)
-        sums = self.at_once(component, n, n_mask) if trips <= MAX_UNROLLED else self.in_a_loop(component, n, n_mask)
+        if self.fits:
+            places = self.places()
+            loaded = [self.weights(c, n, n_mask, at) for at in places for c in component.contracts]
+            e.stage([self.x], Place(0, None))
+            sums = self.products(component, places, loaded)
+        else:
+            sums = self.in_a_loop(component, n, n_mask)
+        self.finish(component, start, n, n_mask, sums)
+
+    def tile_by_tile(self, component: Component, programs: int) -> None:
+        """Few programs that each take every `programs`-th tile, with the weights of the next tile in flight while one is multiplied.
+
+        x and its prologue are computed once a program, and the launch leaves room for the next one to start and load its weights.
+        """
+        e, b = self.e, self.e.b
+        program = b.named("program", b.program_id(0))
+        places = self.places()
+
+        def load(tile: SSAValue) -> list[SSAValue]:
+            n = b.add(b.mul(tile, self.block_n), b.arange(self.block_n))
+            # Past the last tile nothing is loaded.
+            inside = b.lt(n, component.width)
+            return [self.weights(c, n, inside, at) for at in places for c in component.contracts]
+
+        first = load(program)
+        e.stage([self.x], Place(0, None))
+        for at in places:
+            e.emit(self.x, at)
+        with b.for_(program, component.tiles, programs, init=first) as loop, e.scope():
+            tile = b.named("tile", loop.index)
+            following = load(b.add(tile, programs))
+            start = e.hinted("start", b.mul(tile, self.block_n))
+            n = b.named("n", b.add(start, b.arange(self.block_n)))
+            n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
+            self.finish(component, start, n, n_mask, self.products(component, places, list(loop.values)))
+            loop.yields(*following)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the weights of whole rows are held at once."""
+        return -(-self.k // self.block_k) <= MAX_UNROLLED
+
+    def places(self) -> list[Place]:
+        """The pieces of K."""
+        if self.k <= self.block_k:
+            return [self.e.whole(0, None, self.k)]
+        return [self.e.columns(0, None, first, self.block_k, self.k) for first in range(0, self.k, self.block_k)]
+
+    def products(self, component: Component, places: list[Place], loaded: list[SSAValue]) -> list[SSAValue]:
+        """For each contraction the products of its loaded weights with x, pieces added."""
+        count = len(component.contracts)
+        sums: list[SSAValue] = []
+        for number, contract in enumerate(component.contracts):
+            total: SSAValue | None = None
+            for at, w in zip(places, loaded[number::count], strict=True):
+                product = self.product(contract, w, at)
+                total = product if total is None else self.e.b.add(total, product)
+            assert total is not None
+            sums.append(total)
+        return sums
+
+    def finish(self, component: Component, start: Operand, n: SSAValue, n_mask: SSAValue | None, sums: list[SSAValue]) -> None:
+        """Adds up each row and runs the epilogue."""
         results: list[SSAValue] = []
         for contract, total in zip(component.contracts, sums, strict=True):
-            with b.source(source_of(contract)):
-                results.append(b.named("y", b.reduce(total, "sum", 1)))
+            with self.e.b.source(source_of(contract)):
+                results.append(self.e.b.named("y", self.e.b.reduce(total, "sum", 1)))
         place = Place(0, n, None, n_mask)
-        finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
-
-    def at_once(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
-        """All weights, then x piece by piece."""
-        e, b = self.e, self.e.b
-        if self.k <= self.block_k:
-            places = [e.whole(0, None, self.k)]
-        else:
-            places = [e.columns(0, None, first, self.block_k, self.k) for first in range(0, self.k, self.block_k)]
-        loaded = [[self.weights(c, n, n_mask, at) for c in component.contracts] for at in places]
-        e.stage([self.x], Place(0, None))
-        sums: list[SSAValue | None] = [None] * len(component.contracts)
-        for at, pieces in zip(places, loaded, strict=True):
-            for number, (contract, w) in enumerate(zip(component.contracts, pieces, strict=True)):
-                product, before = self.product(contract, w, at), sums[number]
-                sums[number] = product if before is None else b.add(before, product)
-        return [total for total in sums if total is not None]
+        finish_component(self.e, component, place, start, tuple(results), self.block_n >= component.width)
 
     def in_a_loop(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
         """Weights and x piece by piece."""

@@ -225,7 +225,8 @@ class Emitter:
             block = self._accumulate(op, place, width)
         with self.b.source(source_of(op)):
             axis = len(shape(block)) - 1
-            result = rule.along(self.b, block, axis, keep_dims=axis > 0)
+            # One column of one row is loaded as a scalar, and is its own reduction.
+            result = rule.along(self.b, block, axis, keep_dims=axis > 0) if axis >= 0 else block
         self._reduced[-1][op.result, place.rows] = result
         return result
 

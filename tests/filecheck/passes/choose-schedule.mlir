@@ -3,7 +3,7 @@
 
 // One token: a program takes whole rows of the weights.
 // CHECK-LABEL: func.func @gemv
-// CHECK-NEXT:    %y = tile.fused schedule <gemv, {k = {{[0-9]+}} : i64, rows = {{[0-9]+}} : i64, warps = {{[48]}} : i64}>
+// CHECK-NEXT:    %y = tile.fused schedule <gemv, {k = {{[0-9]+}} : i64{{.*}}, rows = {{[0-9]+}} : i64, warps = {{[48]}} : i64}>
 // CHECK-SAME:      ledger [#tile.ledger<chosen, {kind = "schedule", reason = "the one skeleton that fits: gemv", schedule = "gemv"}>] attributes {loc = "layers.0.attn.q"} {
 // CHECK:           tile.contract
 func.func @gemv(%x: tensor<1x2048xbf16>, %w: tensor<2048x2048xbf16>) -> tensor<1x2048xf32> {
@@ -17,7 +17,7 @@ func.func @gemv(%x: tensor<1x2048xbf16>, %w: tensor<2048x2048xbf16>) -> tensor<1
 
 // A rotation needs both columns of a pair in one program: an even number of rows.
 // CHECK-LABEL: func.func @paired
-// CHECK-NEXT:    %y = tile.fused schedule <gemv, {k = 64 : i64, rows = {{(2|4|8|16)}} : i64, warps
+// CHECK-NEXT:    %y = tile.fused schedule <gemv, {k = 64 : i64{{.*}}, rows = {{(2|4|8|16)}} : i64, warps
 func.func @paired(%x: tensor<1x64xf32>, %w: tensor<64x64xf32>, %angles: tensor<1x16xf32>) -> tensor<1x64xf32> {
   %y = tile.fused ins(%x, %w, %angles : tensor<1x64xf32>, tensor<64x64xf32>, tensor<1x16xf32>) {
   ^bb0(%a: tensor<1x64xf32>, %b: tensor<64x64xf32>, %r: tensor<1x16xf32>):

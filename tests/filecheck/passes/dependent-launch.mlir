@@ -1,0 +1,71 @@
+// RUN: lamella-opt %s -p dependent-launch | filecheck %s
+// RUN: lamella-opt %s -p 'dependent-launch,dependent-launch' | filecheck %s
+
+// The IR of the pass's docstring: the weight (parameter 0) is read before the wait, what another launch may have written after it.
+// CHECK-LABEL: kernel.func @gemv
+// CHECK-NEXT:    kernel.launch_dependents
+// CHECK:         = kernel.load %w_ptr
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    = kernel.load %x_ptr
+kernel.func @gemv(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+  %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
+  %w = kernel.load %w_ptr[%lane] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+  %x = kernel.load %x_ptr[%lane] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+  %y = kernel.mul %w, %x : tensor<8xf32>, tensor<8xf32> -> tensor<8xf32>
+  kernel.store %y_ptr[%lane], %y : !kernel.ptr<f32>, tensor<8xi32>, tensor<8xf32>
+  kernel.return
+}
+
+// Never inside a loop: a pipelined loop may hoist a load past it.
+// CHECK-LABEL: kernel.func @loop
+// CHECK-NEXT:    kernel.launch_dependents
+// CHECK:         = kernel.load %w_ptr
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    kernel.for
+// CHECK-NOT:     kernel.wait_prerequisites
+kernel.func @loop(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+  %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
+  %zero = kernel.constant 0 : i32 -> i32
+  %end = kernel.constant 64 : i32 -> i32
+  %step = kernel.constant 8 : i32 -> i32
+  %w = kernel.load %w_ptr[%lane] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+  kernel.for %i = %zero to %end step %step {
+    %at = kernel.add %lane, %i : tensor<8xi32>, i32 -> tensor<8xi32>
+    %x = kernel.load %x_ptr[%at] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+    %y = kernel.mul %w, %x : tensor<8xf32>, tensor<8xf32> -> tensor<8xf32>
+    kernel.store %y_ptr[%at], %y : !kernel.ptr<f32>, tensor<8xi32>, tensor<8xf32>
+  }
+  kernel.return
+}
+
+// On every path once: each branch has its own.
+// CHECK-LABEL: kernel.func @branches
+// CHECK:         kernel.if
+// CHECK-NEXT:      = kernel.load %w_ptr
+// CHECK-NEXT:      kernel.wait_prerequisites
+// CHECK-NEXT:      kernel.store
+// CHECK-NEXT:    } else {
+// CHECK-NEXT:      kernel.wait_prerequisites
+// CHECK-NEXT:      = kernel.load %y_ptr
+kernel.func @branches(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+  %p = kernel.program_id 0 : i64 -> i32
+  %four = kernel.constant 4 : i32 -> i32
+  %low = kernel.lt %p, %four : i32, i32 -> i1
+  kernel.if %low {
+    %w = kernel.load %w_ptr[%p] : !kernel.ptr<f32>, i32 -> f32
+    kernel.store %y_ptr[%p], %w : !kernel.ptr<f32>, i32, f32
+  } else {
+    %y = kernel.load %y_ptr[%p] : !kernel.ptr<f32>, i32 -> f32
+    kernel.store %y_ptr[%p], %y : !kernel.ptr<f32>, i32, f32
+  }
+  kernel.return
+}
+
+// A kernel that needs nothing waits too: its successor relies on that.
+// CHECK-LABEL: kernel.func @nothing
+// CHECK-NEXT:    kernel.launch_dependents
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    kernel.return
+kernel.func @nothing(%x_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
+  kernel.return
+}
