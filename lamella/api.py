@@ -75,7 +75,7 @@ class Model:
         from lamella.runtime.sampling_parameters import SamplingParameters
         from lamella.runtime.text import Completion
 
-        ids = self.encode(prompt, chat=chat)
+        ids = encode(self.opened, prompt, chat=chat)
         sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         tokenizer = self.opened.tokenizer
         completion = Completion(
@@ -100,25 +100,29 @@ class Model:
         }
         return Generation(made.prompt_ids, made.output_ids, made.text, made.stop_reason, timings)
 
-    def encode(self, prompt: str | Sequence[int] | Sequence[Message], *, chat: bool = False) -> list[int]:
-        """The token ids of a prompt. Raises PromptError."""
-        if isinstance(prompt, str):
-            if not prompt:
-                raise PromptError("the prompt is empty", expected="at least one token")
-            tokenizer = self.opened.require_tokenizer()
-            return tokenizer.chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
-        ids: list[int] = []
-        messages: list[dict[str, str]] = []
-        for item in prompt:
-            if isinstance(item, int):
-                ids.append(item)
-            else:
-                messages.append(dict(item))
-        if not messages:
-            return ids
-        if ids:
-            raise PromptError("a prompt is token ids or messages", got="both")
-        return self.opened.require_tokenizer().chat(messages)
+
+def encode(opened: LoadedModel, prompt: str | Sequence[int] | Sequence[Message], *, chat: bool = False) -> list[int]:
+    """The token ids of a prompt: of text (with `chat`, of a conversation it opens), of chat messages, or the ids themselves.
+
+    Raises PromptError for an empty text, or for text where the model has no tokenizer.
+    """
+    if isinstance(prompt, str):
+        if not prompt:
+            raise PromptError("the prompt is empty", expected="at least one token")
+        tokenizer = opened.require_tokenizer()
+        return tokenizer.chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+    ids: list[int] = []
+    messages: list[dict[str, str]] = []
+    for item in prompt:
+        if isinstance(item, int):
+            ids.append(item)
+        else:
+            messages.append(dict(item))
+    if not messages:
+        return ids
+    if ids:
+        raise PromptError("a prompt is token ids or messages", got="both")
+    return opened.require_tokenizer().chat(messages)
 
 
 def element_name(dtype: str, opened: LoadedModel, *, on_gpu: bool) -> str:
@@ -142,7 +146,7 @@ def context_of(opened: LoadedModel, max_context: int | None) -> int:
 
 
 def load(
-    path: str | Path,
+    model: str | Path | LoadedModel,
     *,
     device: str = "auto",
     dtype: str = "auto",
@@ -153,20 +157,22 @@ def load(
     cache_tokens: int | None = None,
     graphs: bool = True,
     shuffle_seed: int | None = 0,
+    weight_cache: str | Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Model:
     """Compiles a checkpoint for this machine and loads its weights.
 
-    `path`: a Hugging Face directory, a .gguf file, or (with `random_weights`, a seed) a config.json. `executor` and `device`: `auto`
-    takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
-    None: one-token decode and PREFILL_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use.
+    `model`: a Hugging Face directory, a .gguf file, or (with `random_weights`, a seed) a config.json; or what `open_model` made of one.
+    `executor` and `device`: `auto` takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
+    None: one-token decode and PREFILL_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
+    folder in which transformed weights wait for the next time; None: they are made each time.
     `progress(done, total, weight)` is called as weights load. Raises LamellaError for everything a user can mend.
     """
     from lamella.runtime.executor import make_executor, resolve
     from lamella.runtime.weights import load_weights
 
     chosen, where = resolve(executor, device)
-    opened = open_model(path, random_weights=random_weights)
+    opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
     start = perf_counter()
     context = context_of(opened, max_context)
     sizes = (1, *(n for n in PREFILL_BUCKETS if n <= context)) if buckets is None else buckets
@@ -179,7 +185,7 @@ def load(
     )
     assert program.manifest is not None
     compiled = perf_counter()
-    weights = load_weights(program.manifest, opened.source, where, progress)
+    weights = load_weights(program.manifest, opened.source, where, progress, cache=weight_cache)
     made = make_executor(
         program.manifest,
         weights,
@@ -225,4 +231,4 @@ def compile(
     )
 
 
-__all__ = ["Generation", "LoadedModel", "Model", "Program", "Shape", "compile", "load"]
+__all__ = ["Generation", "LoadedModel", "Model", "Program", "Shape", "compile", "encode", "load", "open_model"]

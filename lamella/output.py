@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,13 +16,13 @@ OURS = ("manifest.json", "[0-9][0-9]-*.mlir", "kernels", "ledger.json")
 
 
 @contextmanager
-def output_folder(path: str | Path) -> Generator[Path]:
+def output_folder(path: str | Path, ours: Sequence[str] = OURS) -> Generator[Path]:
     """Yield an empty temporary folder beside `path`; on success it takes the place of `path`, on an error it disappears.
 
-    Raises OutputError, before the body runs, where `path` cannot be created, is a file, or is a folder that holds something else.
+    `ours` are patterns of the files that an earlier run of the same command left and this one may replace. Raises OutputError, before the body runs, where `path` cannot be created, is a file, or is a folder that holds something else.
     """
     target = Path(path).absolute()
-    made = _prepare(target)
+    made = _prepare(target, ours)
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
@@ -39,10 +39,10 @@ def output_folder(path: str | Path) -> Generator[Path]:
         _remove_empty(made)
 
 
-def _prepare(target: Path) -> list[Path]:
+def _prepare(target: Path, ours: Sequence[str]) -> list[Path]:
     """Make the folders above `target` and return those that were missing, the deepest first. Raises OutputError."""
     if target.is_dir():
-        others = sorted(p.name for p in target.iterdir() if not any(p.match(pattern) for pattern in OURS))
+        others = sorted(p.name for p in target.iterdir() if not any(p.match(pattern) for pattern in ours))
         if others:
             raise OutputError(f"holds other files ('{others[0]}')", where=str(target), expected="a new, empty or earlier output folder")
         if not os.access(target, os.W_OK):

@@ -75,7 +75,15 @@ BUFFERS = frozenset({"builtin", "func", "tile", "host.weight", "host.constant"})
 STAGES: tuple[Stage, ...] = (
     Stage(
         "model",
-        (PassSpec("canonicalize"), PassSpec("rope-table", ("length",)), PassSpec("propagate-layout"), PassSpec("cse"), PassSpec("dce")),
+        (
+            PassSpec("canonicalize"),
+            PassSpec("rope-table", ("length",)),
+            PassSpec("fold-norm-scale"),
+            PassSpec("propagate-layout"),
+            PassSpec("fold-constants"),
+            PassSpec("cse"),
+            PassSpec("dce"),
+        ),
         MODEL,
     ),
     Stage(
@@ -84,14 +92,14 @@ STAGES: tuple[Stage, ...] = (
         MODEL,
     ),
     Stage("tiles", (PassSpec("transformer-to-tile"), PassSpec("canonicalize"), PassSpec("cse")), TILES),
-    Stage("regions", (PassSpec("fuse-regions", ("arch",)), PassSpec("choose-schedule", ("arch",))), TILES),
+    Stage("regions", (PassSpec("commute-row-scale"), PassSpec("fuse-regions", ("arch",)), PassSpec("choose-schedule", ("arch",))), TILES),
     Stage("buffers", (PassSpec("bufferize"),), BUFFERS | {"memref.alloc"}),
     Stage(
         "plan", (PassSpec("plan-memory"), PassSpec("check-plan"), PassSpec("number-kernels")), BUFFERS | {"memref.view", "arith.constant"}
     ),
     Stage(
         "kernels",
-        (PassSpec("tile-to-kernel"), PassSpec("dependent-launch")),
+        (PassSpec("tile-to-kernel"), PassSpec("dependent-launch"), PassSpec("check-coalescing")),
         frozenset({"builtin", "func", "kernel", "host", "memref.view", "arith.constant"}),
     ),
 )

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from lamella import pipeline
-from lamella.dialects import kernel
+from lamella.dialects import kernel, signature
+from lamella.dialects.attributes import python_value
 from lamella.dialects.messages import location
 from lamella.dialects.tile import FusedOp
 from lamella.errors import PassError
@@ -19,6 +20,7 @@ from lamella.frontends import llama
 from lamella.frontends.config import ModelConfig
 from lamella.lowering.manifest import export_manifest
 from lamella.lowering.print_triton import print_kernel
+from lamella.passes.check_coalescing import recorded
 from lamella.pipeline import Instrument, Options
 from lamella.runtime.manifest import Manifest
 
@@ -71,10 +73,12 @@ class Program:
     kernels: Mapping[str, str]
     """Triton source by kernel name; empty when compilation stopped before the last stage."""
     ledger: Sequence[Mapping[str, Any]]
-    """Decisions of the passes, in the order of the regions of the first bucket, then the next."""
+    """Decisions of the passes: about constants (bucket ""), then in the order of the regions of the first bucket, then the next."""
     timings: Sequence[tuple[str, float]]
     """(pass, seconds) in the order they ran."""
     manifest: Manifest | None = None
+    accesses: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict[str, Sequence[Mapping[str, Any]]])
+    """What each kernel's loads and stores touch, as `check-coalescing` found, in the order of the text."""
 
     def ir(self, stage: str, bucket: int = 0) -> str:
         """The IR after a stage. Raises PassError for a stage that was not reached or not kept."""
@@ -84,8 +88,13 @@ class Program:
         return texts[min(bucket, len(texts) - 1)]
 
     def explain(self) -> str:
-        """The ledger as text, one decision a line."""
-        lines = (f"{e['verdict']:8} {e.get('kind', ''):10} {e.get('loc', ''):24} {e.get('reason', '')}" for e in self.ledger)
+        """The ledger as text: a line a region (a launch), below it a line a decision. `lamella explain` is shorter: it merges layers."""
+        lines = (
+            f"{e['bucket']} {e['loc'] or 'step'}: {e['kernel']}, {e['schedule']}"
+            if e["verdict"] == "region"
+            else f"  {e['verdict']:12} {e.get('kind', ''):10} {e['producer']:40} {e['reason']}".rstrip()
+            for e in self.ledger
+        )
         return "\n".join(lines)
 
     def save(self, folder: str | Path) -> None:
@@ -147,7 +156,8 @@ def compile_model(
     plans: list[ModuleOp] = []
     programs: list[ModuleOp] = []
     sources: dict[str, str] = {}
-    ledger: list[dict[str, Any]] = []
+    accesses: dict[str, Sequence[Mapping[str, Any]]] = {}
+    ledger = _folds(base)
     for shape in shapes if last > 1 else ():
         options = replace(common, **asdict(shape))
         planned = min(last, pipeline.stage_number("plan"))
@@ -161,24 +171,45 @@ def compile_model(
                 module.clone(), options, after="plan", until=names[last - 1], verify_each=verify_each, instruments=(watch,)
             )
             programs.append(program)
-            sources.update({op.sym_name.data: print_kernel(op) for op in program.ops if isinstance(op, kernel.FuncOp)})
+            for op in program.ops:
+                if isinstance(op, kernel.FuncOp):
+                    sources[op.sym_name.data] = print_kernel(op)
+                    accesses[op.sym_name.data] = recorded(op)
     manifest = None
     if plans:
         target = (arch or DEFAULT_ARCH) if programs else "none"
-        manifest = export_manifest(config, plans, programs or None, dtype=dtype, max_context=max_context, target=target)
-    return Program(config, tuple(shapes), names[:last], watch.texts, sources, ledger, watch.times, manifest)
+        manifest = export_manifest(config, plans, programs or None, dtype=dtype, max_context=max_context, target=target, transforms=base)
+    return Program(config, tuple(shapes), names[:last], watch.texts, sources, ledger, watch.times, manifest, accesses)
+
+
+def _folds(module: ModuleOp) -> list[dict[str, Any]]:
+    """The decisions about constants, which hold for all buckets, as JSON."""
+    out: list[dict[str, Any]] = []
+    for function in signature.steps(module):
+        for entry in signature.records(function):
+            loc = entry["what"].rpartition(" at ")[2]
+            accepted = entry["verdict"] != "not_folded"
+            out.append({"producer": "", "consumer": "", **entry, "accepted": accepted, "loc": loc, "bucket": ""})
+    return out
 
 
 def _ledger(module: ModuleOp, shape: Shape) -> list[dict[str, Any]]:
-    """The decisions recorded on the regions of a module, as JSON."""
+    """The decisions recorded on the regions of a module, as JSON: a record of the region itself, then those of its decisions."""
     out: list[dict[str, Any]] = []
-    for op in module.walk():
-        if not isinstance(op, FusedOp) or op.ledger is None:
-            continue
-        for entry in op.ledger.data:
+    for number, op in enumerate(op for op in module.walk() if isinstance(op, FusedOp)):
+        kernel_name = op.attributes.get("kernel")
+        place = {
+            "loc": location(op),
+            "bucket": shape.name,
+            "region": number,
+            "kernel": kernel_name.data if isinstance(kernel_name, StringAttr) else "",
+        }
+        ops = list(dict.fromkeys(filter(None, map(location, op.body.block.ops))))
+        chosen = op.schedule.skeleton.data if op.schedule else ""
+        parameters = {k: python_value(v) for k, v in op.schedule.options.data.items()} if op.schedule else {}
+        out.append({"verdict": "region", "schedule": chosen, "parameters": parameters, "ops": ops, **place})
+        for entry in op.ledger.data if op.ledger else ():
             record = dict(entry.as_dict())
             accepted = record["verdict"] in ("joined", "chosen", "in_place")
-            out.append(
-                {"producer": "", "consumer": "", "reason": "", **record, "accepted": accepted, "loc": location(op), "bucket": shape.name}
-            )
+            out.append({"producer": "", "consumer": "", "reason": "", **record, "accepted": accepted, **place})
     return out

@@ -50,9 +50,12 @@ XDSL_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
 
 LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "rope-table": Lazy("lamella.passes.rope_table", "RopeTable"),
+    "fold-norm-scale": Lazy("lamella.passes.fold_norm_scale", "FoldNormScale"),
     "propagate-layout": Lazy("lamella.passes.propagate_layout", "PropagateLayout"),
+    "fold-constants": Lazy("lamella.passes.fold_constants", "FoldConstants"),
     "specialize": Lazy("lamella.passes.specialize", "Specialize"),
     "transformer-to-tile": Lazy("lamella.lowering.transformer_to_tile", "TransformerToTile"),
+    "commute-row-scale": Lazy("lamella.passes.commute_row_scale", "CommuteRowScale"),
     "fuse-regions": Lazy("lamella.passes.fuse_regions", "FuseRegions"),
     "choose-schedule": Lazy("lamella.passes.choose_schedule", "ChooseSchedule"),
     "bufferize": Lazy("lamella.lowering.bufferize", "Bufferize"),

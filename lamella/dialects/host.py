@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     I64,
-    ArrayAttr,
     DenseArrayBase,
     DictionaryAttr,
     FlatSymbolRefAttrConstr,
@@ -23,7 +22,6 @@ from xdsl.irdl import (
     ParsePropInAttrDict,
     irdl_op_definition,
     opt_attr_def,
-    opt_prop_def,
     prop_def,
     result_def,
     traits_def,
@@ -47,19 +45,18 @@ from lamella.dialects.messages import subject
 
 @irdl_op_definition
 class WeightOp(IRDLOperation):
-    """The storage of a checkpoint tensor, after the load-time transforms of its `layout`: `transformer.weight` on buffers."""
+    """The storage of a tensor that is loaded, or made of loaded ones, before the first step: `transformer.weight` on buffers."""
 
     name = "host.weight"
 
     weight_name = prop_def(StringAttr, prop_name="name")
-    layout = opt_prop_def(ArrayAttr)
     result = result_def(MemRefType)
 
     traits = traits_def(Pure())
-    assembly_format = "$name (`layout` $layout^)? attr-dict `:` type($result)"
+    assembly_format = "$name attr-dict `:` type($result)"
 
-    def __init__(self, name: str, type: Attribute, *, layout: Attribute | None = None) -> None:
-        super().__init__(properties={"name": StringAttr(name), "layout": layout}, result_types=[type])
+    def __init__(self, name: str, type: Attribute) -> None:
+        super().__init__(properties={"name": StringAttr(name)}, result_types=[type])
 
     def verify_(self) -> None:
         if DYNAMIC_INDEX in shape_of(self.result):

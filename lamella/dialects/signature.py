@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, FunctionType, StringAttr, i64
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DictionaryAttr, FunctionType, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
+
+from lamella.dialects.attributes import attribute_of, python_value
 
 INPUTS = "lamella.inputs"
 OUTPUTS = "lamella.outputs"
 TIED = "lamella.tied"
 BUCKET = "lamella.bucket"
 LAYOUT = "lamella.layout"
+FOLDS = "lamella.folds"
+TRANSFORMS = "transform_weights"
+"""The function that makes the weights of the model function from those of the checkpoint, once; `lamella.outputs` names its results."""
 
 
 def is_model(function: FuncOp) -> bool:
@@ -61,6 +66,29 @@ def update_type(function: FuncOp) -> None:
     """Make the function's type that of its block arguments and returned values."""
     block = function.body.block
     function.function_type = FunctionType.from_lists([a.type for a in block.args], [v.type for v in return_of(function).operands])
+
+
+def steps(module: ModuleOp) -> list[FuncOp]:
+    """The functions that run every step: all that have a body, but for `@transform_weights`."""
+    return [op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration and op.sym_name.data != TRANSFORMS]
+
+
+def transforms(module: ModuleOp) -> FuncOp | None:
+    """The function `@transform_weights`, where there is one."""
+    return next((op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == TRANSFORMS), None)
+
+
+def record(function: FuncOp, entries: Sequence[Mapping[str, str]]) -> None:
+    """Append decisions about constants to the function's `lamella.folds`, each once: its verdict, kind, what it is about, and the reason."""
+    known = [*records(function), *entries]
+    function.attributes[FOLDS] = ArrayAttr(dict.fromkeys(attribute_of(entry) for entry in known))
+
+
+def records(function: FuncOp) -> list[dict[str, str]]:
+    """The decisions about constants that the function records."""
+    value = function.attributes.get(FOLDS, ArrayAttr(()))
+    assert isa(value, ArrayAttr[DictionaryAttr]), value
+    return [{key: str(python_value(text)) for key, text in entry.data.items()} for entry in value.data]
 
 
 def _strings(function: FuncOp, key: str) -> list[str]:

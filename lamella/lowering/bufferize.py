@@ -136,7 +136,7 @@ class _Bufferization:
             case Operation(name="transformer.weight"):
                 name = op.properties["name"]
                 assert isinstance(name, StringAttr)
-                self.handle(op, host.WeightOp(name.data, buffer_type(op.results[0].type), layout=op.properties.get("layout")))
+                self.handle(op, host.WeightOp(name.data, buffer_type(op.results[0].type)))
             case Operation(operands=(), regions=(), results=(result,)) if op.name.startswith("transformer."):
                 arguments = attributes_of(op)
                 self.handle(op, host.ConstantOp(self.constant_name(op, arguments), op.name, arguments, buffer_type(result.type)))

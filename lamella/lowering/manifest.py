@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from xdsl.dialects import func, memref
@@ -16,6 +16,7 @@ from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import CastOp, ConstantOp, FusedOp, MapOp, ReduceOp, YieldOp
 from lamella.errors import PassError
 from lamella.lowering.body import export_body
+from lamella.lowering.weights import made_weights
 from lamella.passes.live_ranges import dead_ranges, launches, offset_of
 from lamella.runtime.manifest import (
     Bucket,
@@ -66,14 +67,16 @@ def export_manifest(
     dtype: str,
     max_context: int,
     target: str = "none",
+    transforms: ModuleOp | None = None,
 ) -> Manifest:
     """The manifest of one module a bucket at level 4 (`plans`), and of the same modules at level 5 (`programs`), where kernels are lowered.
 
-    `dtype` is that of weights and activations, `target` an architecture such as `sm_90`. Without `programs` the kernels have no file and
-    grids are [1, 1, 1]: enough for the `reference` executor. Raises PassError for a module that is not planned and numbered, for
+    `dtype` is that of weights and activations, `target` an architecture such as `sm_90`; `transforms` is the module of level 1 that the
+    plans were specialized from, whose `@transform_weights` makes their weights. Without `programs` the kernels have no file and grids are
+    [1, 1, 1]: enough for the `reference` executor. Raises PassError for a module that is not planned and numbered, for
     buckets that disagree on a weight, a constant or the cache, and for programs that launch something else than the plan.
     """
-    export = _Export()
+    export = _Export(made_weights(transforms) if transforms is not None else {})
     for index, module in enumerate(plans):
         export.bucket(planned_function(module), planned_function(programs[index], planned=False) if programs is not None else None)
         if programs is not None:
@@ -117,6 +120,8 @@ def planned_function(module: ModuleOp, *, planned: bool = True) -> func.FuncOp:
 class _Export:
     """What all buckets have in common, gathered bucket by bucket."""
 
+    made: Mapping[str, WeightSpec]
+    """The weights that `@transform_weights` makes."""
     weights: dict[str, WeightSpec] = field(default_factory=dict[str, WeightSpec])
     constants: dict[str, ConstantSpec] = field(default_factory=dict[str, ConstantSpec])
     kernels: dict[str, Kernel] = field(default_factory=dict[str, Kernel])
@@ -191,9 +196,9 @@ class _Export:
         for op in ops:
             match op:
                 case host.WeightOp():
-                    recipe = cast("list[tuple[str, Mapping[str, Any]]]", attributes_of(op).get("layout", []))
-                    steps = tuple((name, options) for name, options in recipe)
-                    _agree(self.weights, op.weight_name.data, WeightSpec(element_of(op.result), shape_of(op.result), steps), op)
+                    name, spec = op.weight_name.data, WeightSpec(element_of(op.result), shape_of(op.result))
+                    made = self.made.get(name, spec)
+                    _agree(self.weights, name, replace(made, dtype=spec.dtype, shape=spec.shape), op)
                 case host.ConstantOp():
                     attributes = cast("dict[str, Any]", attributes_of(op)["arguments"])
                     spec = ConstantSpec(element_of(op.result), shape_of(op.result), op.op.data, attributes)
@@ -255,7 +260,7 @@ def _grids(plan: func.FuncOp, program: func.FuncOp | None) -> list[tuple[int, ..
 
 def _agree(known: dict[str, Any], name: str, spec: object, op: Operation) -> None:
     if known.setdefault(name, spec) != spec:
-        raise PassError(f"{name} has another type or layout than before", where=subject(op), expected=str(known[name]), got=str(spec))
+        raise PassError(f"{name} has another type than before", where=subject(op), expected=str(known[name]), got=str(spec))
 
 
 def _names(function: func.FuncOp, attribute: str) -> list[str]:

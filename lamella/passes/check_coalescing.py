@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -12,7 +13,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from lamella.dialects import kernel
-from lamella.dialects.attributes import ELEMENT_BYTES, Value, attribute_of
+from lamella.dialects.attributes import ELEMENT_BYTES, Value, attribute_of, python_value
 from lamella.dialects.kernel.types import element, element_type
 from lamella.passes.block_forms import Axis, Form, Forms
 
@@ -82,6 +83,12 @@ class CheckCoalescing(ModulePass):
         for function in op.ops:
             if isinstance(function, kernel.FuncOp):
                 function.attributes["access"] = attribute_of([access.record for access in accesses(function)])
+
+
+def recorded(function: kernel.FuncOp) -> list[Mapping[str, Any]]:
+    """The records that the pass left on a kernel; none where it has not run."""
+    found = function.attributes.get("access")
+    return cast("list[Mapping[str, Any]]", python_value(found)) if found is not None else []
 
 
 def accesses(function: kernel.FuncOp) -> list[Access]:

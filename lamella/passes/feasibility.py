@@ -103,14 +103,8 @@ def parts(ops: Sequence[Operation]) -> Parts:
                 roots[find(other)] = first
             out.component_of[op] = first
             out.epilogue.append(op)
-    feeding = _ancestors((c.x for c in out.contracts), inside)
-    for op in ops:
-        if op not in out.component_of and op in feeding:
-            out.prologue.append(op)
-        elif op not in out.component_of:
-            out.epilogue.append(op)
-    epilogue = set(out.epilogue)
-    out.epilogue = [op for op in ops if op in epilogue]
+    # What no contraction feeds is computed from loaded values wherever it is needed: before x, or for the epilogue (a row scale, a bias).
+    out.prologue = [op for op in ops if op not in out.component_of]
     leaders = sorted({find(i) for i in roots})
     rank = {leader: i for i, leader in enumerate(leaders)}
     out.component_of = {op: rank[find(i)] for op, i in out.component_of.items()}

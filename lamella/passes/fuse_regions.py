@@ -200,7 +200,9 @@ def prologue_benefit(group: Group, consumer: Group, outputs: Sequence[SSAValue],
     tokens = shape_of(outputs[0])[0]
     # A program that tiles K reads x once for the reduction and once for the product; at one token a whole row stays in registers.
     passes = 1 if tokens == 1 else 2
-    x_bytes = sum(value_bytes(v) for v in outputs)
+    # What the contraction reads anyway: x itself, where only a row scale of it is in question.
+    read_anyway = {v for op in consumer.ops for v in op.operands} & inputs
+    x_bytes = sum(value_bytes(v) for v in (*outputs, *read_anyway))
     input_bytes = passes * sum(value_bytes(v) for v in inputs if len(shape_of(v)) < 2 or shape_of(v)[0] <= tokens)
     contracts = parts(consumer.ops).contracts
     weights = sum(value_bytes(c.weight) for c in contracts)
@@ -213,7 +215,7 @@ def prologue_benefit(group: Group, consumer: Group, outputs: Sequence[SSAValue],
     def seconds(bytes_of_x: int) -> float:
         return max(stream, (weights * row_programs + bytes_of_x * column_programs) / target.cache_bandwidth)
 
-    return gain, (seconds(input_bytes) - seconds(x_bytes)) * 1e6
+    return gain, max(0.0, (seconds(input_bytes) - seconds(x_bytes)) * 1e6)
 
 
 def join_siblings(graph: RegionGraph) -> None:

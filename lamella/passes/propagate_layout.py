@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import IntAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import attribute_of
 from lamella.dialects.messages import location, subject
-from lamella.dialects.transformer import AttentionOp, CacheWriteOp, KVCacheType, LinearOp, RopeOp, RotateOp, WeightOp
+from lamella.dialects.transformer import AttentionOp, CacheWriteOp, KVCacheType, LinearOp, PairRowsOp, RopeOp, RotateOp
+from lamella.passes.weight_expressions import carried, handles, origin, readers
 
 Turn = RopeOp | RotateOp
 
@@ -30,20 +30,22 @@ class PropagateLayout(ModulePass):
         %q2 = transformer.rotate %q, %positions, %table {head_dim = 16, rotary_dim = 16, style = "half", …}
         … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 0>
     After:
-        %w = transformer.weight "layers.0.attn.q_proj" layout [["pair_rows", {head_dim = 16, rotary_dim = 16}]] : tensor<64x64xf32>
-        %q = transformer.linear %x, %w
+        %w = transformer.weight "layers.0.attn.q_proj" : tensor<64x64xf32>
+        %0 = transformer.pair_rows %w {head_dim = 16, rotary_dim = 16} : (tensor<64x64xf32>) -> tensor<64x64xf32>
+        %q = transformer.linear %x, %0
         %q2 = transformer.rotate %q, %positions, %table {head_dim = 16, rotary_dim = 16, style = "paired", …}
         … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 16>
 
     q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights. The layout is a property of
     the module and of its caches: it is chosen once, before `specialize`, for all caches or for none. Each function records the choice in
-    `lamella.layout`: `paired`, `paired already` (a checkpoint that interleaves), or `unchanged` with the reason.
+    `lamella.layout`: `paired`, `paired already` (a checkpoint that interleaves), or `unchanged` with the reason. `fold-constants` then
+    moves the pairing of rows to load time.
     """
 
     name = "propagate-layout"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        functions = [f for f in op.ops if isinstance(f, FuncOp) and not f.is_declaration]
+        functions = signature.steps(op)
         caches = [(f, a) for f in functions for a in f.body.block.args if isinstance(a.type, KVCacheType)]
         if not caches:
             return
@@ -61,11 +63,10 @@ class PropagateLayout(ModulePass):
 
 @dataclass(frozen=True)
 class Survey:
-    """What would change together: the rotations, their projections and weights, and the values that are caches; and what forbids it."""
+    """What would change together: the rotations, their projections, and the values that are caches; and what forbids it."""
 
     turns: list[Turn] = field(default_factory=list[Turn])
     linears: dict[LinearOp, Turn] = field(default_factory=dict[LinearOp, Turn])
-    handles: dict[WeightOp, Turn] = field(default_factory=dict[WeightOp, Turn])
     caches: list[SSAValue] = field(default_factory=list[SSAValue])
     refusals: list[str] = field(default_factory=list[str])
 
@@ -91,7 +92,7 @@ class Survey:
         """Take in the rotation and projection that `value`, the operand `what` of `user`, comes from."""
         turn = value.owner
         if not isinstance(turn, RopeOp | RotateOp):
-            self.refusals.append(f"{subject(user)}: {what} comes from {_origin(value)}, expected a rotation")
+            self.refusals.append(f"{subject(user)}: {what} comes from {origin(value)}, expected a rotation")
             return
         if turn in self.turns:
             return
@@ -100,7 +101,7 @@ class Survey:
             self.refusals.append(f"{subject(turn)}: its result has uses besides the cache's keys and attention's queries")
         linear = turn.x.owner
         if not isinstance(linear, LinearOp):
-            self.refusals.append(f"{subject(turn)}: x comes from {_origin(turn.x)}, expected a linear")
+            self.refusals.append(f"{subject(turn)}: x comes from {origin(turn.x)}, expected a linear")
         elif len(list(turn.x.uses)) != 1:
             self.refusals.append(f"{subject(linear)}: its result has uses besides the rotation at {location(turn)}")
         else:
@@ -112,21 +113,18 @@ class Survey:
         return (isinstance(op, AttentionOp) and index == 0) or (isinstance(op, CacheWriteOp) and index == 1)
 
     def weights(self, module: ModuleOp) -> None:
-        """Take in the weight handles of the projections, and find other uses of the same weights anywhere in the module."""
-        names: dict[str, Turn] = {}
-        for linear, turn in self.linears.items():
+        """Find uses of the projections' weights, anywhere in the module, that would need their rows in the old order too."""
+        names: list[str] = []
+        for linear in self.linears:
             for value in (linear.weight, *((linear.bias,) if linear.bias else ())):
-                if isinstance(value.owner, WeightOp):
-                    names[value.owner.weight_name.data] = turn
-                else:
-                    self.refusals.append(f"{subject(linear)}: it multiplies by {_origin(value)}, expected a weight")
-        for handle in module.walk():
-            if not isinstance(handle, WeightOp) or handle.weight_name.data not in names:
-                continue
-            self.handles[handle] = names[handle.weight_name.data]
-            for use in handle.result.uses:
+                weights = carried(value)
+                if weights is None:
+                    self.refusals.append(f"{subject(linear)}: it multiplies by {origin(value)}, expected a weight")
+                names.extend(weight.weight_name.data for weight in weights or ())
+        known = handles(module)
+        for name in dict.fromkeys(names):
+            for use in readers(known[name]):
                 if use.operation not in self.linears or use.index == 0:
-                    name = handle.weight_name.data
                     self.refusals.append(f"weight {name} is also used by {subject(use.operation)}, where its rows keep their order")
 
     def choice(self) -> dict[str, str | int]:
@@ -149,22 +147,14 @@ class Survey:
         """Change rotations, weights and caches together."""
         for turn in self.turns:
             turn.style = StringAttr("paired")
-        for handle, turn in self.handles.items():
-            handle.layout = ArrayAttr([*(handle.layout or ()), pair_rows(turn)])
+        for linear, turn in self.linears.items():
+            for index in range(1, len(linear.operands)):
+                pair = PairRowsOp(linear.operands[index], head_dim=turn.head_dim.value.data, rotary_dim=turn.rotary_dim.value.data)
+                Rewriter.insert_op(pair, InsertPoint.before(linear))
+                linear.operands[index] = pair.result
         rotary = self.turns[0].rotary_dim.value.data
         for cache in self.caches:
             type = cache.type
             assert isinstance(type, KVCacheType)
             paired = KVCacheType(type.kv_heads, type.head_dim, type.element_type, type.block, IntAttr(rotary))
             Rewriter.replace_value_with_new_type(cache, paired)
-
-
-def pair_rows(turn: Turn) -> Attribute:
-    """The layout step that makes the partners of `turn` neighbours."""
-    step: Sequence[str | dict[str, int]] = ["pair_rows", {"head_dim": turn.head_dim.value.data, "rotary_dim": turn.rotary_dim.value.data}]
-    return attribute_of(step)
-
-
-def _origin(value: SSAValue) -> str:
-    owner = value.owner
-    return subject(owner) if isinstance(owner, Operation) else "an argument"

@@ -31,7 +31,8 @@ class Specialize(ModulePass):
         %x = transformer.embedding %tokens, %embed : (…) -> tensor<8x64xf32>
 
     With `advance` (decode: N = B = R, one token a sequence) the function also returns positions + 1 and context_len + 1, tied to their
-    arguments, and `next` is tied to `tokens`, so that a step feeds the next one on the device.
+    arguments, and `next` is tied to `tokens`, so that a step feeds the next one on the device. What belongs to the model and to no bucket
+    is left behind: `@transform_weights`, and the records `lamella.folds`.
     Expects functions of one block; those without a model signature only get their dimensions. Refuses unknown names of dimensions,
     functions that are specialized already, and sizes that contradict each other.
     """
@@ -47,8 +48,12 @@ class Specialize(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         self.check()
-        for function in [f for f in op.ops if isinstance(f, FuncOp) and not f.is_declaration]:
+        weights = signature.transforms(op)
+        if weights is not None:
+            Rewriter.erase_op(weights)
+        for function in signature.steps(op):
             self.specialize(function)
+            function.attributes.pop(signature.FOLDS, None)
 
     def check(self) -> None:
         """Raises PassFailedException for sizes that contradict each other."""

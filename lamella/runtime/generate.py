@@ -93,6 +93,19 @@ class Chunk:
     rows: tuple[int, ...]
 
 
+def room_after(prompt_ids: Sequence[int], vocabulary: int, context: int) -> int:
+    """How many tokens fit into the context after a prompt. Raises PromptError for one that is empty or cannot be run."""
+    if len(prompt_ids) == 0:
+        raise PromptError("the prompt is empty", expected="at least one token")
+    bad = next((i for i in prompt_ids if not 0 <= i < vocabulary), None)
+    if bad is not None:
+        raise PromptError("the prompt holds an id outside the vocabulary", expected=f"0 to {vocabulary - 1}", got=str(bad))
+    room = context - len(prompt_ids)
+    if room < 1:
+        raise PromptError("the prompt is longer than the context", expected=f"at most {context - 1} tokens", got=str(len(prompt_ids)))
+    return room
+
+
 class Session:
     """Runs prompts through an executor, one sequence at a time. All sizes come from the manifest's buckets."""
 
@@ -127,15 +140,8 @@ class Session:
 
     def check(self, prompt_ids: Sequence[int], max_new_tokens: int | None) -> int:
         """How many tokens may follow. Raises PromptError for a prompt (or prompt and new tokens) that cannot be run."""
-        if len(prompt_ids) == 0:
-            raise PromptError("the prompt is empty", expected="at least one token")
-        vocabulary, context = self.manifest.model.vocabulary, self.manifest.max_context
-        bad = next((i for i in prompt_ids if not 0 <= i < vocabulary), None)
-        if bad is not None:
-            raise PromptError("the prompt holds an id outside the vocabulary", expected=f"0 to {vocabulary - 1}", got=str(bad))
-        room = context - len(prompt_ids)
-        if room < 1:
-            raise PromptError("the prompt is longer than the context", expected=f"at most {context - 1} tokens", got=str(len(prompt_ids)))
+        context = self.manifest.max_context
+        room = room_after(prompt_ids, self.manifest.model.vocabulary, context)
         if max_new_tokens is None:
             return room
         if max_new_tokens < 1:

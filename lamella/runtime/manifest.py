@@ -147,12 +147,22 @@ class CacheSpec:
 
 
 @dataclass(frozen=True)
+class SourceSpec:
+    """A checkpoint tensor that a transform reads, by its canonical name; `dtype` is what it is loaded in."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class WeightSpec:
-    """A checkpoint tensor: dtype and shape *after* `recipe`, a list of `[weight op, attributes]` applied at load time."""
+    """A weight: the checkpoint's tensor of its name, or (with `sources`) what the body `transform` yields for them, once, at load time."""
 
     dtype: str
     shape: tuple[int, ...]
-    recipe: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    sources: tuple[SourceSpec, ...] = ()
+    transform: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -199,7 +209,10 @@ class Manifest:
             raise ManifestError("is of another format", where=FILE_NAME, expected=str(FORMAT), got=got, remedy="compile again")
         manifest: Manifest = _decode(Manifest, fields_, FILE_NAME)
         for name, kernel in manifest.kernels.items():
-            _check_body(kernel, f"{FILE_NAME}: kernels.{name}.body")
+            _check_body(kernel.body, kernel.inputs, f"{FILE_NAME}: kernels.{name}.body")
+        for name, weight in manifest.weights.items():
+            if weight.sources or weight.transform:
+                _check_body(weight.transform, len(weight.sources), f"{FILE_NAME}: weights.{name}.transform")
         for i, bucket in enumerate(manifest.buckets):
             _check_bucket(manifest, bucket, f"{FILE_NAME}: buckets[{i}]")
         return manifest
@@ -227,12 +240,12 @@ def load(folder: str | Path) -> Manifest:
     return manifest
 
 
-def _check_body(kernel: Kernel, where: str) -> None:
-    missing = [k for k in ("args", "ops", "yields") if k not in kernel.body]
+def _check_body(body: Mapping[str, Any], args: int, where: str) -> None:
+    missing = [k for k in ("args", "ops", "yields") if k not in body]
     if missing:
         raise ManifestError(f"field {missing[0]!r} is missing", where=where)
-    if kernel.body["args"] != kernel.inputs:
-        raise ManifestError("wrong number of args", where=where, expected=str(kernel.inputs), got=str(kernel.body["args"]))
+    if body["args"] != args:
+        raise ManifestError("wrong number of args", where=where, expected=str(args), got=str(body["args"]))
 
 
 def _check_bucket(manifest: Manifest, bucket: Bucket, where: str) -> None:

@@ -15,10 +15,10 @@ from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import Memory
 
 THREAD_BYTES = 8 << 20
-"""Bytes of weights times tokens that keep a thread busy long enough for a launch to be worth sharing, some 0.4 ms.
+"""Bytes multiplied with one row of activations that keep a thread busy for some 0.4 ms: less work is not shared among threads.
 
-The threads of a parallel region wait for each other. On a machine that does something else too, one that has to wait for a core costs
-milliseconds, so short launches are faster, and never slower by much, on one thread."""
+The threads of a parallel operation wait for each other. On a machine that does something else too, one that has to wait for a core costs
+milliseconds, so short operations are faster, and never slower by much, on one thread."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,8 @@ class Step:
     outs: tuple[torch.Tensor, ...]
     dead: tuple[torch.Tensor, ...]
     """Ranges of the arena, as `_signed` gives them."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """A bucket ready to run: its launches, the arena they use as `_signed` gives it, and the most threads that pay."""
-
-    steps: tuple[Step, ...]
-    arena: torch.Tensor
     threads: int
+    """The most threads that pay."""
 
 
 class ReferenceExecutor(MemoryExecutor):
@@ -51,21 +44,20 @@ class ReferenceExecutor(MemoryExecutor):
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
         self._runs = {name: compile_body(kernel.body) for name, kernel in memory.manifest.kernels.items()}
-        self._programs: dict[tuple, Program] = {}
+        self._steps: dict[tuple, tuple[Step, ...]] = {}
 
     def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
         for bucket in self.manifest.buckets if buckets is None else buckets:
-            if bucket.key not in self._programs:
-                steps = tuple(self._bind(bucket, launch) for launch in bucket.launches)
-                self._programs[bucket.key] = Program(steps, self._signed(0, bucket.arena_bytes), self._threads(bucket))
+            if bucket.key not in self._steps:
+                self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)
 
     def launch(self, bucket: Bucket) -> None:
-        if bucket.key not in self._programs:
+        if bucket.key not in self._steps:
             self.prepare([bucket])
-        program = self._programs[bucket.key]
-        with torch.inference_mode(), threads(program.threads):
-            program.arena.fill_(-1)
-            for step in program.steps:
+        with torch.inference_mode(), threads() as available:
+            self._signed(0, bucket.arena_bytes).fill_(-1)
+            for step in self._steps[bucket.key]:
+                torch.set_num_threads(min(step.threads, available))
                 values = step.run(*step.ins)
                 if len(values) > 1:
                     values = self._detached(values)
@@ -81,13 +73,18 @@ class ReferenceExecutor(MemoryExecutor):
         args = [views[ref] for ref in launch.args]
         inputs = self.manifest.kernels[launch.kernel].inputs
         dead = tuple(self._signed(offset, size) for offset, size in launch.dead)
-        return Step(self._runs[launch.kernel], tuple(args[:inputs]), tuple(args[inputs:]), dead)
+        threads = max(1, self._work(bucket, launch) // THREAD_BYTES)
+        return Step(self._runs[launch.kernel], tuple(args[:inputs]), tuple(args[inputs:]), dead, threads)
 
-    def _threads(self, bucket: Bucket) -> int:
-        """How many threads the launches of a bucket are worth, on average."""
-        weights = [self.memory.weights[ref.name] for launch in bucket.launches for ref in launch.args if ref.pool == "weight"]
-        work = sum(weight.nbytes for weight in weights) * bucket.tokens
-        return max(1, work // (THREAD_BYTES * max(1, len(bucket.launches))))
+    def _work(self, bucket: Bucket, launch: Launch) -> int:
+        """Bytes multiplied with rows of activations: those of weights, or of the longest context, times rows. Nothing else takes long."""
+        names = {op[0] for op in self.manifest.kernels[launch.kernel].body["ops"]}
+        if "tile.contract" in names:
+            return bucket.tokens * sum(self.memory.weights[ref.name].nbytes for ref in launch.args if ref.pool == "weight")
+        if names & {"tile.attend", "tile.attend_partial"}:
+            cache = self.manifest.cache
+            return bucket.tokens * cache.blocks_per_sequence * cache.block_bytes // cache.layers
+        return 0
 
     def _signed(self, offset: int, size: int) -> torch.Tensor:
         """Bytes of the arena as signed integers, in which -1 is POISON repeated; in words where they fit, which fill faster."""
@@ -102,11 +99,10 @@ class ReferenceExecutor(MemoryExecutor):
 
 
 @contextmanager
-def threads(limit: int) -> Iterator[None]:
-    """Run torch's operations on at most `limit` of the threads it has been given."""
+def threads() -> Iterator[int]:
+    """How many threads torch has been given, which it has again afterwards."""
     given = torch.get_num_threads()
-    torch.set_num_threads(min(limit, given))
     try:
-        yield
+        yield given
     finally:
         torch.set_num_threads(given)

@@ -1,15 +1,18 @@
 # pyright: basic
-"""The weight store: a manifest and a source of checkpoint tensors enter; one tensor a name, laid out as the kernels want it, leaves."""
+"""The weight store: a manifest and a source of checkpoint tensors enter; one tensor a name, made as the kernels want it, leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from lamella.errors import ManifestError, OutOfMemoryError, TensorError, nearest
-from lamella.runtime.manifest import Manifest
+from lamella.runtime.evaluate import evaluate
+from lamella.runtime.manifest import Manifest, SourceSpec, WeightSpec
+from lamella.runtime.weight_cache import WeightCache
 from lamella.semantics import DTYPES, IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -20,31 +23,59 @@ Progress = Callable[[int, int, str], None]
 
 
 def load_weights(
-    manifest: Manifest, source: TensorSource, device: str | torch.device = "cpu", progress: Progress | None = None
+    manifest: Manifest,
+    source: TensorSource,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+    *,
+    cache: str | Path | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Every weight of the manifest on `device`, in its dtype, its recipe applied; one storage a name.
+    """Every weight of the manifest on `device`, in its dtype, made of its sources; one storage a name.
 
-    Tensor by tensor: beside the store, at most one tensor and its transform are alive. Raises TensorError for a missing or misshapen
-    weight, ManifestError for an unknown recipe step, OutOfMemoryError, and what the source raises.
+    Tensor by tensor: beside the store, at most one weight, its sources and what is between are alive. `cache` is a folder that keeps
+    transformed weights for the next time. Raises TensorError for a missing or misshapen weight, ManifestError for a transform without
+    meaning, OutOfMemoryError, OutputError for a cache that cannot be written, and what the source raises.
     """
-    names = set(source.names())
+    names, where = set(source.names()), torch.device(device)
+    kept = WeightCache(cache, source.fingerprint()) if cache is not None else None
     weights: dict[str, torch.Tensor] = {}
     for i, (name, spec) in enumerate(manifest.weights.items()):
-        if name not in names:
-            raise TensorError(f"the checkpoint lacks the weight {name!r} of the compiled program", remedy=nearest(name, names))
+        stored = SourceSpec(name, spec.dtype, spec.shape)
+        for wanted in spec.sources if spec.transform else (stored,):
+            if wanted.name not in names:
+                text = f"the checkpoint lacks the weight {wanted.name!r} of the compiled program"
+                raise TensorError(text, remedy=nearest(wanted.name, names))
         try:
-            weight = source.load(name, dtype=spec.dtype, device=str(device))
-            for step, attributes in spec.recipe:
-                weight = _step(step)(weight, **attributes)
-            weight = weight.to(DTYPES[spec.dtype]).contiguous()
+            weights[name] = _transformed(name, spec, source, where, kept) if spec.transform else _stored(stored, source, where)
         except (MemoryError, torch.cuda.OutOfMemoryError) as error:
             raise OutOfMemoryError(f"weight {name!r} does not fit on {device}", got=f"shape {list(spec.shape)} {spec.dtype}") from error
-        if tuple(weight.shape) != spec.shape:
-            raise TensorError(f"weight {name!r} has another shape", expected=str(list(spec.shape)), got=str(list(weight.shape)))
-        weights[name] = weight
         if progress is not None:
             progress(i + 1, len(manifest.weights), name)
     return weights
+
+
+def _stored(spec: SourceSpec, source: TensorSource, device: torch.device) -> torch.Tensor:
+    """A tensor of the checkpoint."""
+    weight = source.load(spec.name, dtype=spec.dtype, device=str(device))
+    return _checked(spec.name, spec.shape, weight.to(DTYPES[spec.dtype]).contiguous())
+
+
+def _transformed(name: str, spec: WeightSpec, source: TensorSource, device: torch.device, cache: WeightCache | None) -> torch.Tensor:
+    """A weight that is made of others: from the cache, or made and put there."""
+    found = cache.load(spec) if cache is not None else None
+    if found is not None:
+        return found.to(device)
+    (made,) = evaluate(spec.transform, [_stored(s, source, device) for s in spec.sources])
+    weight = _checked(name, spec.shape, made.to(DTYPES[spec.dtype]).contiguous())
+    if cache is not None:
+        cache.store(spec, weight)
+    return weight
+
+
+def _checked(name: str, shape: tuple[int, ...], weight: torch.Tensor) -> torch.Tensor:
+    if tuple(weight.shape) != shape:
+        raise TensorError(f"weight {name!r} has another shape", expected=str(list(shape)), got=str(list(weight.shape)))
+    return weight
 
 
 def make_constants(manifest: Manifest, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
@@ -59,11 +90,3 @@ def make_constants(manifest: Manifest, device: str | torch.device = "cpu") -> di
             raise ManifestError(f"constant {name!r} has another shape", expected=str(list(spec.shape)), got=str(list(value.shape)))
         constants[name] = value.to(device=device, dtype=DTYPES[spec.dtype]).contiguous()
     return constants
-
-
-def _step(name: str) -> Callable[..., torch.Tensor]:
-    function = IMPLEMENTATIONS.get(f"weight.{name}")
-    if function is None:
-        known = [k.removeprefix("weight.") for k in IMPLEMENTATIONS if k.startswith("weight.")]
-        raise ManifestError(f"unknown recipe step {name!r}", remedy=nearest(name, known))
-    return function

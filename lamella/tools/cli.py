@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from lamella.errors import LamellaError, PromptError
+from lamella.runtime.sampling_parameters import SamplingParameters
+from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
     from lamella.api import Program
@@ -31,6 +32,8 @@ ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile t
 TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
 ContextOption = Annotated[int | None, typer.Option(min=1, help="Longest context, prompt and answer together.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+DEFAULT_NEW_TOKENS = 128
 
 app = typer.Typer(
     name="lamella",
@@ -52,7 +55,9 @@ def generate(
     prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
     prompt_ids: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids to continue, in place of text.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after so many tokens.")] = 128,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many tokens; by default 128, or what the context leaves.")
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop at the model's end token.")] = False,
     device: Annotated[Device, typer.Option(help="Where to run.")] = "auto",
     dtype: DtypeOption = "auto",
@@ -68,28 +73,38 @@ def generate(
 ) -> None:
     """Continue a prompt. Text is printed as it is made; with --json one object is printed at the end."""
     given = _prompt(prompt, prompt_ids, chat)
+    # Whatever can be wrong with the request is found before the work of compiling and loading begins.
+    SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if "" in (stop or ()):
+        raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
     from lamella import api
+    from lamella.runtime.executor import resolve
+    from lamella.runtime.generate import room_after
 
+    resolve(executor, device)
     with _progress("compiling") as show:
+        opened = api.open_model(model, random_weights=random_weights)
+        ids = api.encode(opened, given, chat=chat)
+        room = room_after(ids, opened.config.vocabulary, api.context_of(opened, max_context))
+        if stop and opened.tokenizer is None:
+            raise PromptError("stop strings need a tokenizer", where=model, expected="tokenizer.json beside config.json")
         loaded = api.load(
-            model,
+            opened,
             device=device,
             dtype=dtype,
             executor=executor,
-            random_weights=random_weights,
             max_context=max_context,
             progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
         )
     result = loaded.generate(
-        given,
-        max_new_tokens=max_new_tokens,
+        ids,
+        max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, room),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
-        chat=chat,
         on_text=None if as_json else _write,
     )
     if as_json:
@@ -123,16 +138,16 @@ def compile_(
 
     if until is not None:
         stage_number(until)
-    console = Console()
     with output_folder(output) as folder:
         program = _compile(model, arch, dtype, tokens, max_context, random_weights, until)
         program.save(folder)
         figures = _figures(program, arch) if program.kernels and arch is not None else None
     if time_passes:
-        console.print(_timing_table(program.timings))
+        print(_timing_table(program.timings), end="\n\n")
     if program.kernels:
-        console.print(kernel_table(as_manifest(program.manifest), figures))
-    console.print(f"wrote {output}", highlight=False, soft_wrap=True)
+        print(kernel_table(as_manifest(program.manifest), figures), end="\n\n")
+    stages, kernels = len(program.stages), len(program.kernels)
+    print(f"wrote {output}: IR of {stages} stage{'s' * (stages != 1)}, {kernels} kernel{'s' * (kernels != 1)}")
 
 
 @app.command()
@@ -146,37 +161,44 @@ def explain(
     random_weights: SeedOption = None,
 ) -> None:
     """Print what fused, what did not, and why, for decode or for the buckets of --tokens. Identical layers share a line."""
-    from lamella.tools.explain import explain_tables, totals
+    from lamella.tools.explain import explain as explanation
 
     program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, "plan")
     if as_json:
         print(json.dumps(list(program.ledger)))
         return
-    console = Console()
-    for table in explain_tables(program.ledger):
-        console.print(table)
-    for sentence in totals(program.ledger):
-        console.print(sentence, highlight=False, soft_wrap=True)
+    print(explanation(program.ledger))
 
 
 @app.command()
 def report(
     model: ModelArgument,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write report.json and pictures (SVG) of arena and layer here.")
+    ] = None,
+    context: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens in each cache; by default the longest context.")] = None,
+    as_json: JsonOption = False,
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
 ) -> None:
-    """Print memory, weights, cache and kernels; with --arch also registers, spills and shared memory."""
-    from lamella.tools.report import as_manifest, kernel_table, memory_table, storage_table
+    """Print memory, kernels, the work of a step and what bounds it; with --arch also registers, spills, shared memory and occupancy."""
+    from lamella.output import output_folder
+    from lamella.tools.report import as_manifest
+    from lamella.tools.report_files import FILES, ModelReport
 
     program = _compile(model, arch, dtype, tokens, max_context, random_weights, None)
     figures = None if arch is None else _figures(program, arch)
     manifest = as_manifest(program.manifest)
-    console = Console()
-    for table in (memory_table(manifest), storage_table(manifest), kernel_table(manifest, figures)):
-        console.print(table)
+    made = ModelReport(manifest, program.kernels, context or manifest.max_context, program.accesses, figures)
+    if output is not None:
+        with output_folder(output, FILES) as folder:
+            made.write(folder)
+    print(json.dumps(made.json()) if as_json else made.text())
+    if output is not None and not as_json:
+        print(f"wrote {output}")
 
 
 def _prompt(text: str | None, ids: str | None, chat: bool) -> str | list[int]:
@@ -202,7 +224,9 @@ def _compile(
     model: str, arch: str | None, dtype: str, tokens: str | None, max_context: int | None, random_weights: int | None, until: str | None
 ) -> Program:
     """Compile under a progress line."""
-    buckets = None if tokens is None else _numbers(tokens, "--tokens")
+    buckets = None if tokens is None else tuple(dict.fromkeys(_numbers(tokens, "--tokens")))
+    if buckets is not None and min(buckets, default=0) < 1:
+        raise PromptError("bad numbers of tokens", where="--tokens", expected="at least one, each at least 1", got=f"'{tokens}'")
     from lamella import api
 
     with _progress("compiling"):
@@ -219,15 +243,13 @@ def _figures(program: Program, arch: str) -> dict[str, KernelResources]:
         return dict(zip(program.kernels, cross_compile(program.kernels, arch), strict=True))
 
 
-def _timing_table(timings: Sequence[tuple[str, float]]) -> Table:
-    table = Table(title="Passes", title_justify="left")
-    table.add_column("pass")
-    table.add_column("seconds", justify="right")
+def _timing_table(timings: Sequence[tuple[str, float]]) -> TextTable:
+    """Seconds of each pass, runs for several buckets added up, the slowest first."""
+    sums: dict[str, float] = {}
     for name, seconds in timings:
-        table.add_row(name, f"{seconds:.3f}")
-    table.add_section()
-    table.add_row("all", f"{sum(seconds for _, seconds in timings):.3f}")
-    return table
+        sums[name] = sums.get(name, 0.0) + seconds
+    rows = [[name, f"{seconds:.3f}"] for name, seconds in sorted(sums.items(), key=lambda item: -item[1])]
+    return TextTable("Passes", ("pass", "seconds"), [*rows, ["all", f"{sum(sums.values()):.3f}"]], frozenset({"seconds"}))
 
 
 @contextmanager

@@ -1,122 +1,197 @@
-"""The ledger of a compilation goes in; tables leave: what fused and what did not, schedules, places; identical layers on one line."""
+"""The ledger of a compilation goes in; text leaves: for each launch what runs in it, what fused, what was refused and why."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
+from lamella.tools.text_table import aligned
 
 LAYER = re.compile(r"\blayers\.(\d+)\b")
 Record = Mapping[str, Any]
 
+TEXTS = ("verdict", "kind", "producer", "consumer", "reason")
+PLACES = {"in_place": "over an input", "not_in_place": "new buffer"}
+PAIRED = ("horizontal", "epilogue", "prologue", "anchors")
+"""Kinds of fusion few enough to name both sides."""
+
 
 @dataclass(frozen=True)
-class Line:
-    """One decision, the same in each of `layers` (empty: outside the layers); bytes and launches are sums over `count` records."""
+class Decision:
+    """A record of one region, layer numbers replaced by `*`; `bytes` and `launches` are what it saves."""
 
-    bucket: str
     verdict: str
+    kind: str
     producer: str
     consumer: str
-    loc: str
-    kind: str
-    schedule: str
     reason: str
+    bytes: int = 0
+    launches: int = 0
+    out: int = 0
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region and those of other layers in which the same was decided: one launch each."""
+
+    bucket: str
+    kernel: str
+    loc: str
+    schedule: str
+    ops: tuple[str, ...]
+    """Locations of the model's ops that run in it, in order."""
+    decisions: tuple[Decision, ...]
     layers: tuple[int, ...]
     count: int
-    bytes: int
-    launches: int
 
     @property
     def where(self) -> str:
-        """The location, with the layers it stands for: `layers.0-29.attn.q`."""
-        return self.loc.replace("layers.*", f"layers.{ranges(self.layers)}") if self.layers else self.loc
+        """The location, with the layers it stands for: `layers.0-29.attn`; `step` for what belongs to no layer."""
+        return _with_layers(self.loc, self.layers) or "step"
+
+    def saved(self) -> tuple[int, int]:
+        """Bytes and launches that the fusions in one such region save."""
+        joined = [d for d in self.decisions if d.verdict == "joined"]
+        return sum(d.bytes for d in joined), sum(d.launches for d in joined)
 
 
-TEXTS = ("bucket", "verdict", "producer", "consumer", "loc", "kind", "schedule", "reason")
+def regions(ledger: Iterable[Record]) -> list[Region]:
+    """The regions of a ledger, those that differ only by layer merged, in the order of their first launch."""
+    found: dict[tuple[Any, ...], tuple[set[int], list[int]]] = {}
+    for _, group in groupby((r for r in ledger if "region" in r), key=lambda r: (r["bucket"], r["region"])):
+        head, *records = group
+        own = LAYER.search(str(head["loc"]))
+        layer = int(own[1]) if own else None
+        decisions = tuple(
+            Decision(
+                *(_relative(r.get(name, ""), layer) for name in TEXTS),
+                bytes=int(r.get("bytes", 0)),
+                launches=int(r.get("launches", 0)),
+                out=int(r.get("out", 0)),
+            )
+            for r in records
+        )
+        loc = _relative(head["loc"], layer)
+        ops = tuple(_relative(op, layer) for op in head["ops"])
+        key = (head["bucket"], head["kernel"], loc, _schedule(head), ops, decisions)
+        layers, count = found.setdefault(key, (set(), [0]))
+        layers.update(() if layer is None else (layer,))
+        count[0] += 1
+    return [Region(*key, layers=tuple(sorted(layers)), count=count[0]) for key, (layers, count) in found.items()]
 
 
-def group(ledger: Iterable[Record]) -> list[Line]:
-    """The records of a ledger, those that differ only by layer merged, in the order of their first record."""
-    merged: dict[tuple[str, ...], tuple[set[int], list[int]]] = {}
+def explain(ledger: Sequence[Record]) -> str:
+    """The whole ledger as text: a paragraph a region, a line of totals a bucket."""
+    paragraphs = folds(ledger)
+    every = regions(ledger)
+    for bucket in dict.fromkeys(region.bucket for region in every):
+        own = [region for region in every if region.bucket == bucket]
+        kernels = len({region.kernel for region in own})
+        paragraphs.append(f"Bucket {bucket}: {_count(sum(r.count for r in own), 'launch', 'launches')} of {_count(kernels, 'kernel')}")
+        paragraphs += [describe(region) for region in own]
+        paragraphs.append(totals(bucket, own))
+    return "\n\n".join(paragraphs)
+
+
+def folds(ledger: Iterable[Record]) -> list[str]:
+    """A paragraph on what was computed before any step runs, which all buckets share: none where nothing was decided."""
+    merged: dict[tuple[str, str, str], set[int]] = {}
     for record in ledger:
-        key = tuple(_anonymous(record.get(name, "")) for name in TEXTS)
-        layers, sums = merged.setdefault(key, (set(), [0, 0, 0]))
-        layers.update(int(n) for n in LAYER.findall(str(record.get("loc", ""))))
-        for i, amount in enumerate((1, record.get("bytes", 0), record.get("launches", 0))):
-            sums[i] += int(amount)
-    return [Line(*key, layers=tuple(sorted(layers)), count=n, bytes=b, launches=k) for key, (layers, (n, b, k)) in merged.items()]
+        if "region" not in record:
+            key = (str(record["verdict"]).replace("_", " "), _anonymous(record.get("what", "")), _anonymous(record.get("reason", "")))
+            merged.setdefault(key, set()).update(int(n) for n in LAYER.findall(str(record.get("what", ""))))
+    lines = [[verdict, _with_layers(what, sorted(layers)), reason] for (verdict, what, reason), layers in merged.items()]
+    return ["\n".join(["All buckets, once at load time", *(f"  {line}" for line in aligned(lines))])] if lines else []
 
 
-def explain_tables(ledger: Iterable[Record]) -> list[Table]:
-    """For each bucket: what fused, what did not, the schedules, and what is written in place; an empty table is left out."""
-    lines = group(ledger)
-    tables: list[Table] = []
-    for bucket in dict.fromkeys(line.bucket for line in lines):
-        own = [line for line in lines if line.bucket == bucket]
-        in_bucket = f", bucket {bucket}" if bucket else ""
-        tables += [
-            _table(
-                f"Fused{in_bucket}",
-                ("producer", "into", "region", "how", "times", "bytes saved", "launches saved"),
-                [
-                    (_op(x.producer), _op(x.consumer), x.where, x.kind, str(x.count), byte_size(x.bytes), str(x.launches))
-                    for x in own
-                    if x.verdict == "joined"
-                ],
-            ),
-            _table(
-                f"Not fused{in_bucket}",
-                ("producer", "into", "region", "why", "times"),
-                [(_op(x.producer), _op(x.consumer), x.where, x.reason, str(x.count)) for x in own if x.verdict == "refused"],
-            ),
-            _table(
-                f"Schedules{in_bucket}",
-                ("region", "schedule", "why", "times"),
-                [(x.where, x.schedule, x.reason, str(x.count)) for x in own if x.verdict == "chosen"],
-            ),
-            _table(
-                f"Places{in_bucket}",
-                ("region", "result is written", "why", "times"),
-                [(x.where, PLACES[x.verdict], x.reason, str(x.count)) for x in own if x.verdict in PLACES],
-            ),
-        ]
-    return [table for table in tables if table.row_count]
+def totals(bucket: str, own: Sequence[Region]) -> str:
+    """One sentence on a bucket."""
+    saved = [(r.saved(), r.count) for r in own]
+    joined, refused = (sum(r.count * sum(d.verdict == v for d in r.decisions) for r in own) for v in ("joined", "refused"))
+    size, launches = (sum(amounts[i] * n for amounts, n in saved) for i in (0, 1))
+    return (
+        f"Bucket {bucket}: {_count(joined, 'fusion')} accepted, {refused} refused; against one launch an op, "
+        f"a step saves {_count(launches, 'launch', 'launches')} and {byte_size(size)} of memory traffic"
+    )
 
 
-PLACES = {"in_place": "over an input", "not_in_place": "to a new buffer"}
-NUMBERS = {"times", "bytes saved", "launches saved"}
+def describe(region: Region) -> str:
+    """The paragraph of one region."""
+    times = "" if region.count == 1 else f", {region.count} launches"
+    heading = f"{region.where}: {region.kernel}{times}, {region.schedule}"
+    rows: list[list[str]] = []
+    if region.ops:
+        rows.append(["runs", ", ".join(_short(op, region.loc) for op in region.ops)])
+    for verdict, word in (("joined", "fused"), ("refused", "refused")):
+        lines = _joins([d for d in region.decisions if d.verdict == verdict], region.loc)
+        rows += [[word, line] for line in aligned(lines)]
+    rows += [["schedule", d.reason] for d in region.decisions if d.verdict == "chosen"]
+    for place, group in groupby(
+        (d for d in region.decisions if d.verdict in PLACES), key=lambda d: f"{PLACES[d.verdict]}: {_short(d.reason, region.loc)}"
+    ):
+        numbers = ranges(d.out for d in group)
+        rows.append([f"result {numbers}", place])
+    return "\n".join([heading, *(f"  {line}" for line in aligned(rows))])
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right" if column in NUMBERS else "left")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    return table
+def _joins(decisions: Sequence[Decision], loc: str) -> list[list[str]]:
+    """Lines of fusions, accepted or refused, those of one kind and reason together: kind, what is saved, who and why."""
+    merged: dict[tuple[str, str], list[Decision]] = {}
+    for decision in decisions:
+        merged.setdefault((decision.kind, decision.reason), []).append(decision)
+    lines: list[list[str]] = []
+    for (kind, reason), group in merged.items():
+        if kind in PAIRED:
+            pairs = dict.fromkeys((_short(d.producer, loc), _short(d.consumer, loc)) for d in group)
+            who = "; ".join(f"{producer} into {consumer}" for producer, consumer in pairs)
+        else:
+            counts = Counter(_op(d.producer) for d in group)
+            who = ", ".join(f"{op} x{n}" if n > 1 else op for op, n in counts.items())
+        size, launches = sum(d.bytes for d in group), sum(d.launches for d in group)
+        saved = [f"{byte_size(size)}, {_count(launches, 'launch', 'launches')}"] if launches else []
+        lines.append([f"{kind:<10}", *saved, f"{who}: {_short(reason, loc)}"])
+    return lines
 
 
-def totals(ledger: Iterable[Record]) -> list[str]:
-    """One sentence for each bucket."""
-    lines = group(ledger)
-    sentences: list[str] = []
-    for bucket in dict.fromkeys(line.bucket for line in lines):
-        own = [line for line in lines if line.bucket == bucket]
-        joined = [line for line in own if line.verdict == "joined"]
-        fused, apart = sum(x.count for x in joined), sum(x.count for x in own if x.verdict == "refused")
-        saved = f"{byte_size(sum(x.bytes for x in joined))} and {sum(x.launches for x in joined)} launches saved a step"
-        sentences.append(f"{bucket + ': ' if bucket else ''}{fused} fusions, {apart} refused; {saved}")
-    return sentences
+def _schedule(head: Record) -> str:
+    """`gemv (rows 4, k 2048, warps 8)`."""
+    parameters = ", ".join(f"{name} {value}" for name, value in head["parameters"].items())
+    return f"{head['schedule']} ({parameters})" if parameters else str(head["schedule"])
+
+
+def _short(text: str, loc: str) -> str:
+    """A text without dialects and without the layer that the region's heading names."""
+    text = text.replace("tile.", "")
+    return text.replace("layers.*.", "") if loc.startswith("layers.*") else text
 
 
 def _op(name: str) -> str:
-    """An op of the ledger without its dialect, which is always `tile`."""
-    return name.removeprefix("tile.")
+    """The op of `tile.map at layers.3.attn`."""
+    return name.split(" ", maxsplit=1)[0].removeprefix("tile.")
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def _relative(text: Any, layer: int | None) -> str:
+    """A text in which the region's own layer is `layers.*` and the one before it `previous`, so that regions of all layers compare."""
+    if layer is None:
+        return str(text)
+    names = {layer: "layers.*", layer - 1: "previous"}
+    return LAYER.sub(lambda found: names.get(int(found[1]), found[0]), str(text))
+
+
+def _anonymous(text: Any) -> str:
+    return LAYER.sub("layers.*", str(text))
+
+
+def _with_layers(loc: str, layers: Sequence[int]) -> str:
+    return loc.replace("layers.*", f"layers.{ranges(layers)}") if layers else loc
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -138,7 +213,3 @@ def byte_size(size: int) -> str:
             return f"{size} B" if unit == "B" else f"{amount:.2f} {unit}"
         amount /= 1024
     raise AssertionError("unreachable")
-
-
-def _anonymous(text: Any) -> str:
-    return LAYER.sub("layers.*", str(text))

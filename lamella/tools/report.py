@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from lamella.runtime.manifest import DTYPE_BYTES, Bucket, Manifest
 from lamella.tools.explain import byte_size
+from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
     from lamella.tools.cross_compile import KernelResources
@@ -30,33 +29,37 @@ def bucket_name(bucket: Bucket) -> str:
     return f"{tokens}{' (decode)' if bucket.advance else ''}"
 
 
-def memory_table(manifest: Manifest) -> Table:
+def model_line(manifest: Manifest) -> str:
+    """What was compiled, in one line."""
+    m = manifest.model
+    heads = f"{m.heads} heads" if m.heads == m.kv_heads else f"{m.heads} heads on {m.kv_heads} of keys and values"
+    shape = f"{m.layers} layers, hidden {m.hidden}, {heads} of {m.head_dim}, ffn {m.ffn}, vocabulary {m.vocabulary}"
+    return f"{m.family}: {shape}; {manifest.dtype}, contexts up to {manifest.max_context}, kernels for {manifest.target}"
+
+
+def memory_table(manifest: Manifest) -> TextTable:
     """Per bucket: launches, arena bytes, and what they compare with."""
-    table = Table(title="Memory of a step", title_justify="left")
-    table.add_column("bucket")
-    for column in ("launches", "arena", "sum of buffers", "arena / sum", "max live (lower bound)", "arena / bound"):
-        table.add_column(column, justify="right")
+    header = ("bucket", "launches", "arena", "sum of buffers", "arena / sum", "max live", "arena / max live")
+    rows: list[list[str]] = []
     for bucket in manifest.buckets:
         sizes = (byte_size(bucket.arena_bytes), byte_size(bucket.buffer_bytes), _ratio(bucket.arena_bytes, bucket.buffer_bytes))
         bound = (byte_size(bucket.max_live_bytes), _ratio(bucket.arena_bytes, bucket.max_live_bytes))
-        table.add_row(bucket_name(bucket), str(len(bucket.launches)), *sizes, *bound)
-    return table
+        rows.append([bucket_name(bucket), str(len(bucket.launches)), *sizes, *bound])
+    return TextTable("Memory of a step (no arena can be smaller than what is alive at once, max live)", header, rows, frozenset(header[1:]))
 
 
-def storage_table(manifest: Manifest) -> Table:
+def storage_table(manifest: Manifest) -> TextTable:
     """Bytes of weights, constants, arena and cache."""
-    table = Table(title="Memory that stays", title_justify="left")
-    table.add_column("what")
-    table.add_column("bytes", justify="right")
-    for dtype, size in sorted(weight_bytes(manifest).items()):
-        table.add_row(f"weights, {dtype}", byte_size(size))
+    rows = [[f"weights, {dtype}", byte_size(size)] for dtype, size in sorted(weight_bytes(manifest).items())]
     constants = sum(prod(c.shape) * DTYPE_BYTES[c.dtype] for c in manifest.constants.values())
-    table.add_row("constants", byte_size(constants))
-    table.add_row("arena, shared by all buckets", byte_size(manifest.arena_bytes))
     per_token = manifest.cache.block_bytes // manifest.cache.block
-    table.add_row(f"cache, a token ({manifest.cache.dtype})", byte_size(per_token))
-    table.add_row(f"cache, a sequence of {manifest.max_context} tokens", byte_size(per_token * manifest.max_context))
-    return table
+    rows += [
+        ["constants", byte_size(constants)],
+        ["arena, shared by all buckets", byte_size(manifest.arena_bytes)],
+        [f"cache, {manifest.cache.dtype}, a token", byte_size(per_token)],
+        [f"cache, {manifest.cache.dtype}, a sequence of {manifest.max_context} tokens", byte_size(per_token * manifest.max_context)],
+    ]
+    return TextTable("Memory that stays", ("what", "size"), rows, frozenset({"size"}))
 
 
 def weight_bytes(manifest: Manifest) -> dict[str, int]:
@@ -67,25 +70,24 @@ def weight_bytes(manifest: Manifest) -> dict[str, int]:
     return dict(sums)
 
 
-def kernel_table(manifest: Manifest, figures: Mapping[str, KernelResources] | None = None) -> Table:
-    """Per kernel: launches a step in each bucket, what it was made of, and (with `figures` of a cross-compilation) its registers,
-    spills in bytes and shared memory in bytes."""
-    table = Table(title="Kernels", title_justify="left")
-    table.add_column("kernel")
-    for bucket in manifest.buckets:
-        table.add_column(f"launches, {bucket_name(bucket)}", justify="right")
-    table.add_column("warps", justify="right")
-    for column in ("registers", "spills", "shared") if figures is not None else ():
-        table.add_column(column, justify="right")
-    table.add_column("made of")
+def kernel_table(manifest: Manifest, figures: Mapping[str, KernelResources] | None = None) -> TextTable:
+    """Per kernel: launches a step (`30+30` where two buckets share it), warps, what it was made of, and (with `figures` of a
+    cross-compilation) registers and spilled bytes of a thread and shared memory of a program."""
+    numbers = ("launches", "warps", *(("registers", "spills", "shared memory") if figures is not None else ()))
     counts = [Counter(launch.kernel for launch in bucket.launches) for bucket in manifest.buckets]
-    for name, kernel in sorted(manifest.kernels.items()):
-        row = [escape(name), *(str(count[name] or "") for count in counts), str(kernel.num_warps)]
+    rows: list[list[str]] = []
+    for name, kernel in sorted(manifest.kernels.items(), key=lambda item: _natural(item[0])):
+        row = [name, "+".join(str(count[name]) for count in counts if count[name]), str(kernel.num_warps)]
         if figures is not None:
             figure = figures[name]
-            row += [str(figure.registers), str(figure.spills), str(figure.shared_memory)]
-        table.add_row(*row, escape(made_of(kernel.sources)))
-    return table
+            row += [str(figure.registers), f"{figure.spills} B", byte_size(figure.shared_memory)]
+        rows.append([*row, made_of(kernel.sources)])
+    return TextTable("Kernels", ("kernel", *numbers, "made of"), rows, frozenset(numbers))
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """A key that puts t16 after t1 and before t128."""
+    return [(word, int(number or 0)) for word, number in re.findall(r"([^0-9]*)([0-9]*)", name)]
 
 
 def made_of(sources: tuple[str, ...]) -> str:

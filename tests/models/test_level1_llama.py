@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from lamella import pipeline, registry
 from lamella.dialects import signature
 from lamella.dialects.attributes import attributes_of
-from lamella.dialects.transformer import KVCacheType, RopeTableOp, WeightOp
+from lamella.dialects.transformer import KVCacheType, PairRowsOp, RopeTableOp, WeightOp
 from lamella.frontends.config import ModelConfig
 from lamella.frontends.llama import build, source_names, weight_shapes
 from lamella.lowering.body import export_function
@@ -31,6 +31,7 @@ PASSES = {
     "table": "rope-table{length=128}",
     "paired": "canonicalize,rope-table{length=128},propagate-layout,cse,dce",
     "paired formula": "propagate-layout",
+    "scaled, paired": "rope-table{length=128},fold-norm-scale,propagate-layout",
 }
 
 
@@ -87,10 +88,7 @@ class Level1:
         tokens = len(inputs["tokens"])
         for op in block.ops:
             if isinstance(op, WeightOp):
-                value = self.weights[op.weight_name.data]
-                for step, options in attributes_of(op).get("layout", []):
-                    value = IMPLEMENTATIONS[f"weight.{step}"](value, **options)
-                values[op.result] = value
+                values[op.result] = self.weights[op.weight_name.data]
             elif op.results:
                 value = IMPLEMENTATIONS[op.name](*(values[operand] for operand in op.operands), **attributes_of(op))
                 if op.name == "transformer.embedding":
@@ -220,7 +218,7 @@ def test_the_passes_change_what_they_say(case):
     assert names.count("transformer.rope_table") == 1
     assert names.count("transformer.rotate") == 2 * config.layers
     assert "transformer.rope" not in names
-    laid_out = {op.weight_name.data for op in paired.module.walk() if isinstance(op, WeightOp) and op.layout}
+    laid_out = {op.w.owner.weight_name.data for op in paired.module.walk() if isinstance(op, PairRowsOp)}
     biases = ("", ".bias") if config.attention_bias else ("",)
     assert laid_out == {f"layers.{i}.attn.{p}_proj{b}" for i in range(config.layers) for p in "qk" for b in biases}
 
@@ -232,8 +230,8 @@ def test_a_checkpoint_that_interleaves_needs_no_layout():
     for i in range(BASE.layers):
         for part in "qk":
             name = f"layers.{i}.attn.{part}_proj"
-            level1.weights[name] = IMPLEMENTATIONS["weight.pair_rows"](level1.weights[name], head_dim=16, rotary_dim=16)
-    assert not any(op.layout for op in level1.module.walk() if isinstance(op, WeightOp))
+            level1.weights[name] = IMPLEMENTATIONS["transformer.pair_rows"](level1.weights[name], head_dim=16, rotary_dim=16)
+    assert not any(isinstance(op, PairRowsOp) for op in level1.module.walk())
     tokens = text(20, 1)
     torch.testing.assert_close(level1.step([(tokens, 0, [4, 9])])["logits"], logits_of(model, tokens), **TOLERANCE)
 

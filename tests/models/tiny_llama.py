@@ -130,21 +130,19 @@ class StageExecutor(MemoryExecutor):
     """Runs the module of an early stage by the meaning of its ops: inputs and caches are those of the manifest, there is no plan."""
 
     def __init__(self, functions: Mapping[tuple, FuncOp], manifest: Manifest, weights: Mapping[str, torch.Tensor]) -> None:
-        """`functions` holds that stage of each bucket by its key; `weights` are those of the checkpoint, without recipes applied."""
+        """`functions` holds that stage of each bucket by its key; `weights` are those it names, as `load_weights` makes them."""
         super().__init__(reserve(manifest, {}, make_constants(manifest), cache_tokens=POOL))
         self.results: dict[str, torch.Tensor] = {}
         self.programs = {key: (compile_body(export_function(f)[0]), self.handles(f, weights), f) for key, f in functions.items()}
 
     @staticmethod
     def handles(function: FuncOp, weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The tensor of each weight and table of a function, in the layout its handle asks for."""
+        """The tensor of each weight and table of a function."""
         out: list[torch.Tensor] = []
         for op in handles_of(function):
             assert is_handle(op)
             if op.name == "transformer.weight":
                 value = weights[handle_name(op)]
-                for step, options in attributes_of(op).get("layout", []):
-                    value = IMPLEMENTATIONS[f"weight.{step}"](value, **options)
             else:
                 value = IMPLEMENTATIONS[op.name](**attributes_of(op))
             out.append(value)
@@ -196,12 +194,11 @@ class Tiny:
         given = self.weights if weights is None else weights
         manifest = self.program.manifest
         assert manifest is not None
+        loaded = load_weights(manifest, Tensors(given))
         if level in pipeline.stage_names():
             modules = {(s.tokens, s.sequences, s.longest_query, s.logit_rows, s.advance): self.stage(level, s) for s in self.program.shapes}
-            cast = {name: w.to(DTYPES[self.dtype]) for name, w in given.items()}
-            executor = StageExecutor(modules, manifest, cast)
+            executor = StageExecutor(modules, manifest, loaded)
         else:
-            loaded = load_weights(manifest, Tensors(given))
             executor = make_executor(
                 manifest, loaded, executor=level, kernels=self.program.kernels, cache_tokens=POOL, shuffle_seed=shuffle_seed
             )

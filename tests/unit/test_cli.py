@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,24 +13,47 @@ import lamella
 from lamella.errors import ModelNotFoundError
 from lamella.runtime.manifest import Bucket, CacheSpec, Kernel, Launch, Manifest, ModelSpec, WeightSpec
 from lamella.tools.cli import main
-from lamella.tools.explain import byte_size, group, ranges
+from lamella.tools.explain import byte_size, explain, ranges
 from lamella.tools.report import made_of
+from lamella.tools.text_table import TextTable, aligned
 
 BODY = {"args": 0, "ops": [], "yields": []}
+
+
+def region(
+    number: int, loc: str, ops: list[str], *decisions: dict[str, Any], bucket: str = "t1", schedule: str = "gemv"
+) -> list[dict[str, Any]]:
+    """The records of one region: its own, then its decisions."""
+    place = {"loc": loc, "bucket": bucket, "region": number, "kernel": f"{bucket}_{schedule}_0"}
+    head = {"verdict": "region", "schedule": schedule, "parameters": {"rows": 2, "warps": 4}, "ops": ops}
+    return [{**record, **place} for record in (head, *decisions)]
+
+
+def attention(layer: int) -> list[dict[str, Any]]:
+    """A region of one layer that follows another layer's."""
+    at = f"layers.{layer}.attn"
+    joined = {"verdict": "joined", "kind": "vertical", "reason": "same rows", "bytes": 1024, "launches": 1}
+    refused = {"verdict": "refused", "kind": "epilogue", "reason": "tile.reduce needs the whole row"}
+    return region(
+        layer,
+        at,
+        [f"{at}.o", f"{at}.residual"],
+        {**joined, "producer": f"tile.map at {at}.o", "consumer": f"tile.cast at {at}.o"},
+        {**joined, "producer": f"tile.map at {at}.residual", "consumer": f"tile.cast at {at}.o"},
+        {**refused, "producer": f"tile.cast at layers.{layer - 1}.ffn", "consumer": f"tile.reduce at {at}.o"},
+        {"verdict": "chosen", "kind": "schedule", "schedule": "gemv", "reason": "one row"},
+        {"verdict": "not_in_place", "out": 0, "reason": "nothing dies here"},
+        {"verdict": "not_in_place", "out": 1, "reason": "nothing dies here"},
+    )
+
+
 LEDGER: list[dict[str, Any]] = [
-    {"verdict": "joined", "producer": "tile.map", "consumer": "tile.contract", "loc": f"layers.{n}.attn", "kind": "prologue"}
-    | {"reason": f"as in layers.{n}", "bytes": 1024, "launches": 1, "bucket": "t1"}
-    for n in (0, 1, 2, 4)
-]
-LEDGER += [
-    {"verdict": "refused", "producer": "tile.contract", "consumer": "tile.reduce", "loc": f"layers.{n}.ffn", "reason": "whole row"}
-    | {"bucket": "t1"}
-    for n in range(3)
-]
-LEDGER += [
-    {"verdict": "chosen", "loc": "sample", "kind": "schedule", "schedule": "gemv", "reason": "one row", "bucket": "t1"},
-    {"verdict": "in_place", "loc": "", "reason": "the input dies here", "bucket": "t1"},
-    {"verdict": "joined", "producer": "tile.map", "consumer": "tile.map", "loc": "embed", "kind": "vertical", "bucket": "t64"},
+    *({"verdict": "not_folded", "what": f"layers.{n}.norm", "reason": "its weight is shared", "bucket": ""} for n in (0, 1)),
+    *attention(1),
+    *attention(2),
+    *attention(4),
+    *region(5, "", ["embed"], {"verdict": "in_place", "out": 0, "reason": "the input dies here"}, schedule="row"),
+    *region(0, "sample", [], bucket="t64", schedule="sample"),
 ]
 
 
@@ -65,6 +88,8 @@ class FakeProgram:
     ledger: list[dict[str, Any]] = field(default_factory=lambda: list(LEDGER))
     kernels: dict[str, str] = field(default_factory=lambda: {"gemv_0": ""})
     timings: list[tuple[str, float]] = field(default_factory=lambda: [("cse", 0.25), ("dce", 0.5)])
+    stages: tuple[str, ...] = ("model", "plan")
+    accesses: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         self.manifest.save(folder)
@@ -76,7 +101,7 @@ class FakeModel:
 
     def generate(self, prompt: Any, **options: Any) -> Result:
         self.calls.append((prompt, options))
-        if isinstance(prompt, list):
+        if len(prompt) > 1:
             return Result(prompt, [7, 8], "")
         if options["on_text"]:
             for part in ("Par", "is é"):
@@ -89,12 +114,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     """The calls that commands made of the API, (first argument, options), in order."""
     seen: list[tuple[Any, dict[str, Any]]] = []
 
-    def load(path: str, **options: Any) -> FakeModel:
+    def open_model(path: str, **options: Any) -> SimpleNamespace:
         seen.append((path, options))
         if path == "missing":
             raise ModelNotFoundError("no such path", where=path)
         if path == "broken":
             raise ZeroDivisionError("by\nzero")
+        return SimpleNamespace(config=SimpleNamespace(vocabulary=100), tokenizer=None if path == "silent" else object())
+
+    def encode(opened: SimpleNamespace, prompt: Any, **options: Any) -> list[int]:
+        seen.append((prompt, options))
+        return [1] if isinstance(prompt, str) else prompt
+
+    def load(opened: SimpleNamespace, **options: Any) -> FakeModel:
+        seen.append((opened, options))
         return FakeModel(seen)
 
     def compile_(path: str, **options: Any) -> FakeProgram:
@@ -104,7 +137,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
         return FakeProgram()
 
     api = ModuleType("lamella.api")
-    api.load, api.compile = load, compile_  # type: ignore[attr-defined]
+    api.open_model, api.encode, api.load, api.compile = open_model, encode, load, compile_  # type: ignore[attr-defined]
+    api.context_of = lambda opened, max_context: max_context or 64  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lamella.api", api)
     monkeypatch.setattr(lamella, "api", api, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
@@ -131,11 +165,12 @@ def mistake(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     args = ["generate", "m", "--prompt", "Hi", "--chat", "--max-new-tokens", "5", "--stop", "\n", "--stop", "END", "--seed", "3"]
     assert output([*args, "--temperature", "0.5", "--device", "cpu", "--random-weights", "0"], capsys) == "Paris é\n"
-    (path, load), (prompt, generate) = calls
-    assert (path, prompt) == ("m", "Hi")
+    assert calls[:2] == [("m", {"random_weights": 0}), ("Hi", {"chat": True})]
+    (_, load), (ids, generate) = calls[2:]
     load.pop("progress")(1, 2, "embed")
-    assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "random_weights": 0, "max_context": None}
-    expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False, "chat": True}
+    assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None}
+    assert ids == [1]
+    expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False}
     assert {name: generate[name] for name in expected} == expected
     assert generate["stop"] == ("\n", "END")
 
@@ -143,12 +178,18 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
 def test_generate_json_prints_one_object_and_nothing_else(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(output(["generate", "m", "--prompt", "Hi", "--json"], capsys))
     assert result == {"prompt_ids": [1], "output_ids": [2, 3], "text": "Paris é", "stop_reason": "length", "timings": {"decode": 0.5}}
-    assert calls[1][1]["on_text"] is None
+    assert calls[3][1]["on_text"] is None
+
+
+def test_an_unstated_number_of_tokens_is_what_the_context_leaves(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    output(["generate", "m", "--prompt-ids", "1,2,3", "--max-context", "20"], capsys)
+    output(["generate", "m", "--prompt-ids", "1,2,3", "--max-context", "2000"], capsys)
+    assert [options["max_new_tokens"] for _, options in (calls[3], calls[7])] == [17, 128]
 
 
 def test_generate_from_ids_prints_ids(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert output(["generate", "m", "--prompt-ids", "1, 2,3", "--ignore-eos"], capsys) == "7,8\n"
-    assert calls[1][0] == [1, 2, 3]
+    assert calls[3][0] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +200,8 @@ def test_generate_from_ids_prints_ids(calls: list[Any], capsys: pytest.CaptureFi
         (["generate", "m", "--prompt-ids", "1,x"], "--prompt-ids: bad list, expected integers with commas between them, got '1,x'"),
         (["generate", "m", "--prompt-ids", "1", "--chat"], "--chat needs text, got --prompt-ids (use --prompt)"),
         (["generate", "missing", "--prompt", "a"], "missing: no such path"),
+        (["generate", "m", "--prompt-ids", "1,100"], "the prompt holds an id outside the vocabulary, expected 0 to 99, got 100"),
+        (["generate", "m", "--prompt", "a", "--stop", ""], "--stop: a stop string is empty, expected at least one character"),
         (["generate", "m", "--prompt", "a", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'auto', 'cpu', 'cuda'."),
         (["generate"], "Missing argument 'MODEL'."),
         (["generat"], "No such command 'generat'. Did you mean 'generate'?"),
@@ -197,7 +240,7 @@ def test_compile_writes_a_folder(calls: list[Any], tmp_path: Path, capsys: pytes
     assert "0.250" in out
     assert "0.750" in out
     assert "rms_norm, linear x2" in out
-    assert out.endswith(f"wrote {target}\n")
+    assert out.endswith(f"wrote {target}: IR of 2 stages, 1 kernel\n")
 
 
 def test_compile_leaves_nothing_behind(calls: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,17 +251,38 @@ def test_compile_leaves_nothing_behind(calls: list[Any], tmp_path: Path, capsys:
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+EXPLANATION = """\
+All buckets, once at load time
+  not folded  layers.0-1.norm  its weight is shared
+
+Bucket t1: 4 launches of 2 kernels
+
+layers.1-2,4.attn: t1_gemv_0, 3 launches, gemv (rows 2, warps 4)
+  runs        attn.o, attn.residual
+  fused       vertical    2.00 KiB, 2 launches  map x2: same rows
+  refused     epilogue    cast at previous.ffn into reduce at attn.o: reduce needs the whole row
+  schedule    one row
+  result 0-1  new buffer: nothing dies here
+
+step: t1_row_0, row (rows 2, warps 4)
+  runs      embed
+  result 0  over an input: the input dies here
+
+Bucket t1: 6 fusions accepted, 3 refused; against one launch an op, a step saves 6 launches and 6.00 KiB of memory traffic
+
+Bucket t64: 1 launch of 1 kernel
+
+sample: t64_sample_0, sample (rows 2, warps 4)
+
+Bucket t64: 0 fusions accepted, 0 refused; against one launch an op, a step saves 0 launches and 0 B of memory traffic
+"""
+
+
 def test_explain_merges_identical_layers(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    out = output(["explain", "m"], capsys)
-    for text in ("Fused, bucket t1", "layers.0-2,4.attn", "layers.0-2.ffn", "gemv", "over an input", "Fused, bucket t64"):
-        assert text in out
-    assert out.count("whole row") == 1
-    assert "Not fused, bucket t64" not in out
-    assert out.endswith(
-        "t1: 4 fusions, 3 refused; 4.00 KiB and 4 launches saved a step\nt64: 1 fusions, 0 refused; 0 B and 0 launches saved a step\n"
-    )
+    assert output(["explain", "m"], capsys) == EXPLANATION
     assert json.loads(output(["explain", "m", "--json"], capsys)) == LEDGER
     assert calls[0][1]["buckets"] == (1,)
+    assert explain([]) == ""
 
 
 def test_report_shows_arena_against_its_bounds(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,12 +291,11 @@ def test_report_shows_arena_against_its_bounds(calls: list[Any], capsys: pytest.
         assert text in out
 
 
-def test_groups_keep_order_and_sums() -> None:
-    first, second, *rest = group(LEDGER)
-    assert (first.where, first.count, first.bytes, first.launches) == ("layers.0-2,4.attn", 4, 4096, 4)
-    assert (second.verdict, second.reason, second.layers) == ("refused", "whole row", (0, 1, 2))
-    assert [line.verdict for line in rest] == ["chosen", "in_place", "joined"]
-    assert group([]) == []
+def test_tables_align_and_cut_nothing() -> None:
+    table = TextTable("Title", ("name", "size", "note"), [["a", "1 B", "x" * 200], ["long", "1000 B", ""]], frozenset({"size"}))
+    assert str(table).split("\n") == ["Title", "  name    size  note", f"  a        1 B  {'x' * 200}", "  long  1000 B"]
+    assert aligned([]) == []
+    assert aligned([["a", "b"], ["ccc"]]) == ["a    b", "ccc"]
 
 
 def test_small_formats() -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import MemRefType, ModuleOp, f32
+from xdsl.rewriter import Rewriter
 
 from lamella import pipeline
 from lamella.dialects.attributes import attributes_of, shape_of
@@ -20,7 +21,7 @@ from lamella.lowering.body import export_function, handles_of
 from lamella.lowering.manifest import export_manifest
 from lamella.runtime.evaluate import evaluate
 from lamella.runtime.executor import make_executor
-from lamella.runtime.manifest import Manifest
+from lamella.runtime.manifest import Manifest, WeightSpec
 from lamella.semantics import IMPLEMENTATIONS
 
 CONFIG = ModelConfig("llama", 3, 96, 6, 2, 16, 200, 257, 1e-5, 10000.0, eos=(2,))
@@ -39,7 +40,7 @@ def function_of(module: ModuleOp) -> func.FuncOp:
 
 
 def manifest_of(*plans: ModuleOp, programs: list[ModuleOp] | None = None) -> Manifest:
-    return export_manifest(CONFIG, plans, programs, dtype="f32", max_context=BLOCKS * 16)
+    return export_manifest(CONFIG, plans, programs, dtype="f32", max_context=BLOCKS * 16, transforms=module("model", 1))
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,14 @@ def test_what_the_manifest_says(plans: dict[int, ModuleOp]) -> None:
     assert decode.max_live_bytes <= decode.arena_bytes < decode.buffer_bytes
     assert manifest.arena_bytes == prefill.arena_bytes
     assert (manifest.cache.layers, manifest.cache.blocks_per_sequence, manifest.cache.paired) == (3, BLOCKS, 16)
-    assert manifest.weights["layers.1.attn.k_proj"].recipe == (("pair_rows", {"head_dim": 16, "rotary_dim": 16}),)
-    assert manifest.weights["layers.1.attn.v_proj"].recipe == ()
+    key = manifest.weights["layers.1.attn.k_proj.scaled.paired"]
+    assert [s.name for s in key.sources] == ["layers.1.attn.k_proj", "layers.1.attn_norm"]
+    assert key.transform["ops"] == [
+        ["transformer.scale_columns", [0, 1], {}, [2]],
+        ["transformer.pair_rows", [2], {"head_dim": 16, "rotary_dim": 16}, [3]],
+    ]
+    assert manifest.weights["layers.1.attn.o_proj"] == WeightSpec("f32", (96, 96))
+    assert not any("norm" in name for name in manifest.weights)
     assert manifest.constants["rope_table"].op == "transformer.rope_table"
     assert {k for k in manifest.kernels if k.startswith("t1_")} == {launch.kernel for launch in decode.launches}
     per_layer = [launch for launch in decode.launches if launch.loc.startswith("layers.1")]
@@ -94,11 +101,11 @@ def test_what_cannot_be_exported(plans: dict[int, ModuleOp]) -> None:
     next(op for op in unnamed.walk() if op.name == "tile.fused").attributes.pop("kernel")
     with pytest.raises(PassError, match=r"has no kernel.*\(run number-kernels first\)"):
         manifest_of(unnamed)
-    plain = plans[1].clone()
-    paired = next(op for op in plain.walk() if isinstance(op, WeightOp) and op.layout)
-    paired.layout = None
-    with pytest.raises(PassError, match="has another type or layout than before"):
-        manifest_of(plans[13], plain)
+    other = plans[1].clone()
+    table = next(op for op in other.walk() if isinstance(op, WeightOp) and op.weight_name.data == "embed")
+    Rewriter.replace_value_with_new_type(table.result, MemRefType(f32, [1, 96]))
+    with pytest.raises(PassError, match="embed has another type than before"):
+        manifest_of(plans[13], other)
 
 
 def inputs(tokens: torch.Tensor, start: int) -> dict[str, torch.Tensor]:
@@ -126,11 +133,8 @@ def test_the_reference_executor_agrees_with_level_one(plans: dict[int, ModuleOp]
         attributes = attributes_of(op)
         if op.name != "transformer.weight":
             handles["rope_table"] = IMPLEMENTATIONS[op.name](**attributes)
-            continue
-        weight = torch.randn(shape_of(op.results[0]), generator=generator) * 0.3
-        for step, options in attributes.get("layout", []):
-            weight = IMPLEMENTATIONS[f"weight.{step}"](weight, **options)
-        handles[attributes["name"]] = weight
+        else:
+            handles[attributes["name"]] = torch.randn(shape_of(op.results[0]), generator=generator) * 0.3
     weights = {name: weight for name, weight in handles.items() if name != "rope_table"}
     executor = make_executor(manifest_of(*plans.values()), weights, executor="reference", device="cpu", cache_tokens=128)
     prefill, decode = executor.manifest.buckets

@@ -238,9 +238,16 @@ def test_the_cache_is_sized_once() -> None:
     assert cache_blocks(manifest, torch.device("cpu"), cache_tokens=9) == 1 + 3
 
 
-def test_weights_are_loaded_once_with_their_recipe() -> None:
+def transformed(data: dict, name: str, op: str, attributes: dict) -> None:
+    """Let the weight `name` be made of the checkpoint's tensor of that name by one op."""
+    spec = data["weights"][name]
+    spec["sources"] = [{"name": name, "dtype": "f32", "shape": spec["shape"]}]
+    spec["transform"] = {"args": 1, "ops": [[op, [0], attributes, [1]]], "yields": [1]}
+
+
+def test_weights_are_loaded_once_and_transformed() -> None:
     data = tiny_program.manifest()
-    data["weights"]["k"]["recipe"] = [["pair_rows", {"head_dim": 4, "rotary_dim": 4}]]
+    transformed(data, "k", "transformer.pair_rows", {"head_dim": 4, "rotary_dim": 4})
     seen: list[tuple[int, int, str]] = []
     store = load_weights(Manifest.from_json(data), FixedSource(WEIGHTS), progress=lambda *step: seen.append(step))
     assert torch.equal(store["k"], WEIGHTS["k"][[0, 2, 1, 3]])
@@ -257,8 +264,8 @@ def test_weights_that_do_not_fit_the_program() -> None:
     with pytest.raises(TensorError, match=r"weight 'out' has another shape, expected \[11, 8\], got \[8, 11\]"):
         load_weights(manifest, FixedSource({**WEIGHTS, "out": WEIGHTS["out"].T}))
     data = tiny_program.manifest()
-    data["weights"]["k"]["recipe"] = [["pear_rows", {}]]
-    with pytest.raises(ManifestError, match=r"unknown recipe step 'pear_rows' \(nearest: pair_rows"):
+    transformed(data, "k", "transformer.pear_rows", {})
+    with pytest.raises(ManifestError, match=r"op 'transformer.pear_rows' has no semantics \(nearest: transformer.pair_rows"):
         load_weights(Manifest.from_json(data), FixedSource(WEIGHTS))
 
 

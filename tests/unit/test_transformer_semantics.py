@@ -135,7 +135,7 @@ def test_paired_rope_is_half_split_rope_of_paired_rows(rotary_dim):
     pair = {"head_dim": head_dim, "rotary_dim": rotary_dim}
     options = {"heads": heads, "theta": 10000.0, "scaling": {}, **pair}
     linear, rope = IMPLEMENTATIONS["transformer.linear"], IMPLEMENTATIONS["transformer.rope"]
-    pair_rows = IMPLEMENTATIONS["weight.pair_rows"]
+    pair_rows = IMPLEMENTATIONS["transformer.pair_rows"]
     half = rope(linear(x, weight, bias, dtype="f32"), positions, style="half", **options)
     paired = rope(linear(x, pair_rows(weight, **pair), pair_rows(bias, **pair), dtype="f32"), positions, style="paired", **options)
     torch.testing.assert_close(paired, pair_rows(half.T, **pair).T)

@@ -181,7 +181,7 @@ def manifest(buckets: Sequence[tuple[int, int, int, int, bool]] = BUCKETS) -> di
             "blocks_per_sequence": BLOCKS,
             "paired": 0,
         },
-        "weights": {name: {"dtype": "f32", "shape": list(shape), "recipe": []} for name, shape in SHAPES.items()},
+        "weights": {name: {"dtype": "f32", "shape": list(shape), "sources": [], "transform": {}} for name, shape in SHAPES.items()},
         "constants": {},
         "kernels": kernels(),
         "buckets": [bucket(*key) for key in buckets],

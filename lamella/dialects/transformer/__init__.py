@@ -10,7 +10,15 @@ from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.rope import RopeOp, RopeTableOp, RotateOp
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, dimensions_of, named_tensor
-from lamella.dialects.transformer.weight import ConcatRowsOp, PairRowsOp, ScaleColumnsOp, ShiftBiasOp, TransposeOp, WeightOp, WeightTransform
+from lamella.dialects.transformer.weight import (
+    ConcatRowsOp,
+    PairRowsOp,
+    ScaleColumnsOp,
+    ShiftBiasOp,
+    TransposeOp,
+    WeightOp,
+    WeightTransform,
+)
 
 Transformer = Dialect(
     "transformer",

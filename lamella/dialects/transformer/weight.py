@@ -38,7 +38,7 @@ class WeightOp(TransformerOp):
 class WeightTransform(TransformerOp):
     """What ops on weights share: they have no lowering, `fold-constants` moves them to load time. The first operand gives the result its name."""
 
-    suffix: ClassVar[str]
+    SUFFIX: ClassVar[str]
     """Appended to the name of the first operand's weight: `layers.0.attn.q_proj.paired`."""
 
 
@@ -47,7 +47,7 @@ class PairRowsOp(WeightTransform):
     """w[H·head_dim, …] -> same: rows j and j + rotary_dim/2 of each head become neighbours 2j and 2j + 1; rows from rotary_dim on stay."""
 
     name = "transformer.pair_rows"
-    suffix = "paired"
+    SUFFIX: ClassVar[str] = "paired"
 
     w = operand_def(FloatTensor)
     head_dim = prop_def(IntegerAttr)
@@ -78,7 +78,7 @@ class ScaleColumnsOp(WeightTransform):
     """w[O,K], gamma[K] -> w: each column times offset + gamma (offset: 0 where there is none), in float32, rounded once."""
 
     name = "transformer.scale_columns"
-    suffix = "scaled"
+    SUFFIX: ClassVar[str] = "scaled"
 
     w = operand_def(FloatTensor)
     gamma = operand_def(FloatTensor)
@@ -107,7 +107,7 @@ class ShiftBiasOp(WeightTransform):
     """bias[O], w[O,K], beta[K] -> bias: bias + w @ beta in float32, rounded once: what a linear adds when its input is shifted by beta."""
 
     name = "transformer.shift_bias"
-    suffix = "shifted"
+    SUFFIX: ClassVar[str] = "shifted"
 
     bias = operand_def(FloatTensor)
     w = operand_def(FloatTensor)
@@ -133,7 +133,7 @@ class ConcatRowsOp(WeightTransform):
     """w1[O1,…], w2[O2,…], … -> [O1 + O2 + …, …]: the rows of all, in order: one weight of several linears on one x."""
 
     name = "transformer.concat_rows"
-    suffix = "joined"
+    SUFFIX: ClassVar[str] = "joined"
 
     ws = var_operand_def(FloatTensor)
     result = result_def(FloatTensor)
@@ -152,11 +152,12 @@ class ConcatRowsOp(WeightTransform):
             raise self.fail("has no operands, expected one or more")
         rows, inner = 0, self.dimensions("w1", self.ws[0])[1:]
         for number, w in enumerate(self.ws, 1):
-            first, *_ = shape = self.dimensions(f"w{number}", w) or ("none",)
-            if not isinstance(first, int) or shape[1:] != inner:
-                raise self.fail(f"w{number} has shape {shown(shape)}, expected rows of shape {shown(inner)}, those of w1")
+            shape = self.dimensions(f"w{number}", w)
+            if not shape or not isinstance(shape[0], int):
+                raise self.fail(f"w{number} has shape {shown(shape)}, expected a static number of rows")
+            self.expect_shape(f"w{number}", w, (shape[0], *inner), "rows like those of w1")
             self.expect_element(f"w{number}", w, self.ws[0], "that of w1")
-            rows += first
+            rows += shape[0]
         self.expect_shape("result", self.result, (rows, *inner), "the rows of all operands")
         self.expect_element("result", self.result, self.ws[0], "that of w1")
 
@@ -166,7 +167,7 @@ class TransposeOp(WeightTransform):
     """w[O,K] -> [K,O]: for checkpoints that store [inputs, outputs]."""
 
     name = "transformer.transpose"
-    suffix = "transposed"
+    SUFFIX: ClassVar[str] = "transposed"
 
     w = operand_def(FloatTensor)
     result = result_def(FloatTensor)

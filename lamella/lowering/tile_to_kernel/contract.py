@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import f32, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
-from lamella.dialects.tile import ContractOp, FusedOp, RotateOp, ScheduleAttr, YieldOp
+from lamella.dialects.tile import ContractOp, FusedOp, ReduceOp, RotateOp, ScheduleAttr, YieldOp
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, Store, python_int, source_of
@@ -43,12 +43,24 @@ class ContractEmitter(Emitter):
         super().__init__(fused, name, schedule, num_stages=num_stages)
         self.pairs: dict[Place, Operand] = {}
         """Places of accumulated columns, with the first column of each."""
+        self.x = next(op.x for op in self.block.ops if isinstance(op, ContractOp))
 
     def emit(self, value: SSAValue, place: Place) -> SSAValue:
-        if not isinstance(value.owner, RotateOp) or place not in self.pairs:
-            return super().emit(value, place)
-        with self.b.source(source_of(value.owner)):
-            return self._turn(value.owner, place)
+        if isinstance(value.owner, RotateOp) and place in self.pairs:
+            with self.b.source(source_of(value.owner)):
+                return self._turn(value.owner, place)
+        if value is self.x and place.col_mask is not None and isinstance(value.owner, Operation):
+            return self._factor(value, place, place.col_mask)
+        return super().emit(value, place)
+
+    def _factor(self, x: SSAValue, place: Place, inside: SSAValue) -> SSAValue:
+        """A computed x, 0 past its last column: what was loaded there is 0, but the prologue may have made infinity or NaN of it."""
+        known = self.known(x, place)
+        if known is not None:
+            return known
+        block = self.b.where(inside, super().emit(x, place), 0.0)
+        self.define(x, place, block)
+        return block
 
     def _turn(self, op: RotateOp, place: Place) -> SSAValue:
         b, dim, rotary = self.b, python_int(op.head_dim), python_int(op.rotary_dim)
@@ -142,7 +154,7 @@ def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kerne
     e = ContractEmitter(fused, name, schedule)
     block_n, block_k = schedule.get("rows"), schedule.get("k")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
-    gemv = Gemv(e, split.contracts[0].x, block_n, block_k)
+    gemv = Gemv(e, split, block_n, block_k)
     e.chunk = block_k
     found = components(e, split, block_n)
     programs = schedule.get("programs")
@@ -158,9 +170,14 @@ class Gemv:
     """The parts of the `gemv` skeleton that do not change between components."""
 
     e: ContractEmitter
-    x: SSAValue
+    split: Parts
     block_n: int
     block_k: int
+
+    @property
+    def x(self) -> SSAValue:
+        """The row that all weights are multiplied with."""
+        return self.split.contracts[0].x
 
     @property
     def k(self) -> int:
@@ -176,7 +193,7 @@ class Gemv:
         if self.fits:
             places = self.places()
             loaded = [self.weights(c, n, n_mask, at) for at in places for c in component.contracts]
-            e.stage([self.x], Place(0, None))
+            stage_prologue(e, self.split, Place(0, None))
             sums = self.products(component, places, loaded)
         else:
             sums = self.in_a_loop(component, n, n_mask)
@@ -198,7 +215,7 @@ class Gemv:
             return [self.weights(c, n, inside, at) for at in places for c in component.contracts]
 
         first = load(program)
-        e.stage([self.x], Place(0, None))
+        stage_prologue(e, self.split, Place(0, None))
         for at in places:
             e.emit(self.x, at)
         with b.for_(program, component.tiles, programs, init=first) as loop, e.scope():
@@ -219,7 +236,9 @@ class Gemv:
         """The pieces of K."""
         if self.k <= self.block_k:
             return [self.e.whole(0, None, self.k)]
-        return [self.e.columns(0, None, first, self.block_k, self.k) for first in range(0, self.k, self.block_k)]
+        places = [self.e.columns(0, None, first, self.block_k, self.k) for first in range(0, self.k, self.block_k)]
+        self.e.covers_in_pieces(0, self.k, places)
+        return places
 
     def products(self, component: Component, places: list[Place], loaded: list[SSAValue]) -> list[SSAValue]:
         """For each contraction the products of its loaded weights with x, pieces added."""
@@ -246,7 +265,7 @@ class Gemv:
     def in_a_loop(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
         """Weights and x piece by piece."""
         e, b = self.e, self.e.b
-        e.stage([self.x], Place(0, None))
+        stage_prologue(e, self.split, Place(0, None))
         zeros = [b.named("acc", b.full((self.block_n, self.block_k), 0.0, f32)) for _ in component.contracts]
         with b.for_(0, self.k, self.block_k, init=zeros) as loop, e.scope():
             at = e.columns(0, None, loop.index, self.block_k, self.k)
@@ -277,6 +296,13 @@ class Gemv:
             return self.e.hinted("product", b.mul(self.e.hinted("w_f32", b.cast(w, f32)), b.expand(wide, 0)))
 
 
+def stage_prologue(e: Emitter, split: Parts, place: Place) -> None:
+    """Emits the reductions that no contraction feeds (those of a norm, whether its scale comes before or after the product) once."""
+    for op in split.prologue:
+        if isinstance(op, ReduceOp):
+            e.reduce(op, place)
+
+
 def weight_size(contract: ContractOp) -> int:
     """Elements of a contraction's weight."""
     rows, columns = shape_of(contract.weight)
@@ -297,7 +323,7 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel
     m = b.add(first, b.arange(block_m))
     rows = b.named("m", b.expand(m, 1))
     row_mask = None if tokens % block_m == 0 else b.lt(rows, tokens)
-    e.stage([x], Place(rows, None, row_mask))
+    stage_prologue(e, split, Place(rows, None, row_mask))
 
     def body(component: Component, tile: Operand) -> None:
         start = e.hinted("start", b.mul(tile, block_n))

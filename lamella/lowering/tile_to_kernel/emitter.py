@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, f32, i32, i64
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -78,6 +79,7 @@ class Emitter:
         self._memo: list[dict[tuple[SSAValue, Place], SSAValue]] = [{}]
         self._reduced: list[dict[tuple[SSAValue, Operand], SSAValue]] = [{}]
         self._wide: dict[tuple[Operand, int], Place] = {}
+        self._pieces: dict[tuple[Operand, int], list[Place]] = {}
         self._vectors: dict[Place, Place] = {}
         self._along: dict[Operand, Place] = {}
 
@@ -107,9 +109,17 @@ class Emitter:
             self._reduced.pop()
             self._wide = wide
 
+    def known(self, value: SSAValue, place: Place) -> SSAValue | None:
+        """The block of `value` at `place`, where it was emitted already."""
+        return next((memo[value, place] for memo in reversed(self._memo) if (value, place) in memo), None)
+
     def define(self, value: SSAValue, place: Place, block: SSAValue) -> None:
         """Says that `value` at `place` is `block`: how a skeleton hands over what it computed itself."""
         self._memo[-1][value, place] = block
+
+    def covers_in_pieces(self, rows: Operand, width: int, places: list[Place]) -> None:
+        """Says that `places` together hold whole rows of `width` columns: reductions over that width add up what is loaded there."""
+        self._pieces[rows, width] = places
 
     def covers(self, rows: Operand, width: int, place: Place) -> None:
         """Says that `place` holds whole rows of `width` columns, so that reductions over that width use it."""
@@ -151,9 +161,9 @@ class Emitter:
 
     def emit(self, value: SSAValue, place: Place) -> SSAValue:
         """The block of `value` at `place`. Raises PassError for an op that no rule emits."""
-        for memo in reversed(self._memo):
-            if (value, place) in memo:
-                return memo[value, place]
+        known = self.known(value, place)
+        if known is not None:
+            return known
         if isinstance(value, BlockArgument):
             block = self._load(value, place)
         else:
@@ -233,6 +243,11 @@ class Emitter:
     def _accumulate(self, op: ReduceOp, place: Place, width: int) -> SSAValue:
         """The chunks of `op`'s operand combined column by column: one chunk that is left to reduce."""
         rule = REDUCTION_RULES[op.kind.data]
+        pieces = self._pieces.get((place.rows, width))
+        if pieces is not None:
+            blocks = [self._neutral(self.emit(op.input, piece), piece, rule.identity) for piece in pieces]
+            with self.b.source(source_of(op)):
+                return reduce(partial(rule.combine, self.b), blocks)
         rows = shape(place.rows)[:1] if isinstance(place.rows, SSAValue) and len(shape(place.rows)) == 2 else ()
         start = self.b.named("partial", self.b.full((*rows, self.chunk), rule.identity, f32))
         with self.b.for_(0, width, self.chunk, init=[start]) as loop, self.scope():

@@ -4,7 +4,7 @@
 // The residual is overwritten by the epilogue that reads it element by element; the argument %x and the returned %z are not.
 // CHECK-LABEL: func.func @residual
 // CHECK-SAME:    (%x: memref<1x8xf32>) -> memref<1x8xf32> {
-// CHECK-NEXT:    %w = host.weight "w" layout {{\[\[}}"pair_rows", {head_dim = 4 : i64, rotary_dim = 4 : i64}]] : memref<8x8xf32>
+// CHECK-NEXT:    %w = host.weight "w" : memref<8x8xf32>
 // CHECK-NEXT:    %y = memref.alloc() : memref<1x8xf32>
 // CHECK-NEXT:    tile.fused ins(%x : memref<1x8xf32>) outs(%y : memref<1x8xf32>) ledger [#tile.ledger<not_in_place, {out = 0 : i64, reason = "no input of its type dies here"}>] {
 // CHECK:         %u = memref.alloc() : memref<1x8xf32>
@@ -13,7 +13,7 @@
 // CHECK-NEXT:    ^bb0(%a: tensor<1x8xf32>, %b: tensor<8x8xf32>, %c: tensor<1x8xf32>):
 // CHECK:         func.return %y : memref<1x8xf32>
 func.func @residual(%x: tensor<1x8xf32>) -> tensor<1x8xf32> {
-  %w = transformer.weight "w" layout [["pair_rows", {head_dim = 4 : i64, rotary_dim = 4 : i64}]] : tensor<8x8xf32>
+  %w = transformer.weight "w" : tensor<8x8xf32>
   %y = tile.fused ins(%x : tensor<1x8xf32>) {
   ^bb0(%a: tensor<1x8xf32>):
     %r = tile.map "silu"(%a) : tensor<1x8xf32> -> tensor<1x8xf32>

@@ -4,7 +4,7 @@
 // ARCH: lamella-opt: error: target: unknown architecture, got volta (known: sm_80, sm_90)
 
 // A region that fuse-regions does not make: the second contraction would wait for the first.
-// CHECK: tile.fused at layers.0.ffn: no schedule fits this region: contract: one contraction would wait for another, or they read different x: a program holds one row of x
+// CHECK: tile.fused at layers.0.ffn: no schedule fits this region: contract: tile.contract needs a whole row of x, 8 columns, and no program of tile.contract holds more than a few of its 8: the one has to wait until all programs of the other have ended
 func.func @chain(%x: tensor<1x8xf32>, %w: tensor<8x8xf32>) -> tensor<1x8xf32> {
   %y = tile.fused ins(%x, %w : tensor<1x8xf32>, tensor<8x8xf32>) attributes {loc = "layers.0.ffn"} {
   ^bb0(%a: tensor<1x8xf32>, %b: tensor<8x8xf32>):

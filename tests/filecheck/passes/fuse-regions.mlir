@@ -107,7 +107,7 @@ func.func @half(%x: tensor<3x8xf32>, %wq: tensor<8x8xf32>, %angles: tensor<3x4xf
 // CHECK-NEXT:    } -> tensor<1x512xf32>
 // CHECK-NEXT:    %y = tile.fused ins(%h, %wd, %r :
 // CHECK-SAME:      consumer = "tile.map at ffn.residual", kind = "epilogue"
-// CHECK-SAME:      #tile.ledger<refused, {consumer = "tile.map at ffn.residual", kind = "anchors", producer = "tile.map at ffn.gated", reason = "contract: one contraction would wait for another, or they read different x: a program holds one row of x"}>
+// CHECK-SAME:      #tile.ledger<refused, {consumer = "tile.map at ffn.residual", kind = "anchors", producer = "tile.map at ffn.gated", reason = "contract: ffn.down needs a whole row of x, 512 columns, and no program of ffn.gate holds more than a few of its 512: the one has to wait until all programs of the other have ended"}>
 // CHECK:           = tile.contract
 // CHECK-NEXT:      = tile.map "add"
 // CHECK-NEXT:      tile.yield

@@ -5,10 +5,12 @@
 // CHECK:      func.func @forward(
 // CHECK-SAME: %c: !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>)
 // CHECK-SAME: lamella.layout = {choice = "paired", rotary_dim = 8 : i64}
-// CHECK:      %wq = transformer.weight "layers.0.attn.q_proj" layout {{\[\[}}"pair_rows", {head_dim = 8 : i64, rotary_dim = 8 : i64}]] : tensor<16x4xf32>
-// CHECK-NEXT: %bq = transformer.weight "layers.0.attn.q_proj.bias" layout {{\[\[}}"pair_rows", {head_dim = 8 : i64, rotary_dim = 8 : i64}]] : tensor<16xf32>
-// CHECK-NEXT: %wk = transformer.weight "layers.0.attn.k_proj" layout {{\[\[}}"pair_rows", {head_dim = 8 : i64, rotary_dim = 8 : i64}]] : tensor<8x4xf32>
-// CHECK-NEXT: %wv = transformer.weight "layers.0.attn.v_proj" : tensor<8x4xf32>
+// CHECK:      %0 = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16x4xf32>) -> tensor<16x4xf32>
+// CHECK-NEXT: %1 = transformer.pair_rows %bq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16xf32>) -> tensor<16xf32>
+// CHECK-NEXT: %q = transformer.linear %x, %0, %1 {loc = "layers.0.attn.q"}
+// CHECK-NEXT: %2 = transformer.pair_rows %wk {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+// CHECK-NEXT: %k = transformer.linear %x, %2 {loc = "layers.0.attn.k"}
+// CHECK-NEXT: %v = transformer.linear %x, %wv {loc = "layers.0.attn.v"}
 // CHECK:      %q2 = transformer.rotate %q, %p, %table {loc = "layers.0.attn.rope_q", heads = 2 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "paired"}
 // CHECK-NEXT: %k2 = transformer.rotate %k, %p, %table {loc = "layers.0.attn.rope_k", heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "paired"}
 // CHECK-NEXT: %d = transformer.cache_write
@@ -17,8 +19,9 @@
 
 // A second run finds nothing to do: rows are paired once.
 // AGAIN:      lamella.layout = {choice = "paired already", rotary_dim = 8 : i64}
-// AGAIN:      %wq = transformer.weight "layers.0.attn.q_proj" layout {{\[\[}}"pair_rows", {head_dim = 8 : i64, rotary_dim = 8 : i64}]] : tensor<16x4xf32>
-// AGAIN-NEXT: %bq = transformer.weight "layers.0.attn.q_proj.bias" layout {{\[\[}}"pair_rows", {head_dim = 8 : i64, rotary_dim = 8 : i64}]] : tensor<16xf32>
+// AGAIN:      %0 = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16x4xf32>) -> tensor<16x4xf32>
+// AGAIN-NEXT: %1 = transformer.pair_rows %bq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16xf32>) -> tensor<16xf32>
+// AGAIN-NEXT: %q = transformer.linear %x, %0, %1
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -39,7 +42,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.attention at layers.0.attn.attention: q comes from transformer.silu at layers.0.attn.q_act, expected a rotation"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -60,7 +63,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.rotate at layers.0.attn.rope_q: x comes from transformer.add at layers.0.attn.q_twice, expected a linear"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -82,7 +85,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.linear at layers.0.attn.q: its result has uses besides the rotation at layers.0.attn.rope_q"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -104,7 +107,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.rotate at layers.0.attn.rope_k: its result has uses besides the cache's keys and attention's queries"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -126,7 +129,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "weight layers.0.attn.v_proj is also used by transformer.linear at layers.0.attn.v, where its rows keep their order"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -147,7 +150,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "half-split and paired rotations meet in one module"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -168,7 +171,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "rotations of 4, 8 dimensions meet in one module"}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>
@@ -188,7 +191,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // -----
 // A checkpoint that interleaves already.
 // CHECK:      lamella.layout = {choice = "paired already", rotary_dim = 8 : i64}
-// CHECK-NOT:  layout {{\[}}
+// CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
   %small = transformer.rope_table {length = 32 : i64, rotary_dim = 4 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x4xf32>

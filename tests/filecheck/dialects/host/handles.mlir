@@ -4,8 +4,8 @@
 func.func @handles() {
   // CHECK: %w = host.weight "layers.0.attn.v_proj" : memref<8x16xbf16>
   %w = host.weight "layers.0.attn.v_proj" : memref<8x16xbf16>
-  // CHECK: %p = host.weight "layers.0.attn.q_proj" layout {{\[\["}}pair_rows", {head_dim = 4 : i64, rotary_dim = 4 : i64}]] : memref<8x16xbf16>
-  %p = host.weight "layers.0.attn.q_proj" layout [["pair_rows", {head_dim = 4 : i64, rotary_dim = 4 : i64}]] : memref<8x16xbf16>
+  // CHECK: %p = host.weight "layers.0.attn.q_proj.paired" : memref<8x16xbf16>
+  %p = host.weight "layers.0.attn.q_proj.paired" : memref<8x16xbf16>
   // CHECK: %t = host.constant "rope_table" {op = "transformer.rope_table", arguments = {length = 32 : i64, scaling = {}}} : memref<32x4xf32>
   %t = host.constant "rope_table" {op = "transformer.rope_table", arguments = {length = 32 : i64, scaling = {}}} : memref<32x4xf32>
   func.return

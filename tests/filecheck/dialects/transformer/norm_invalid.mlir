@@ -23,3 +23,33 @@
 %x = "test.op"() : () -> tensor<f32>
 %0 = transformer.rms_norm %x, %x {eps = 1.0e-05 : f64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
 // CHECK: transformer.rms_norm: x has rank 0, expected a last axis to normalize
+
+// -----
+%x = "test.op"() : () -> tensor<2x64xf32>
+%0 = transformer.rms_norm %x {eps = 1.0e-05 : f64, offset = 1.0 : f64} : (tensor<2x64xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.rms_norm: offset is 1.0 and there is no weight, expected both or neither
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<64xf32>)
+%0 = transformer.layer_norm %x, %w, %w, %w {eps = 1.0e-05 : f64} : (tensor<2x64xf32>, tensor<64xf32>, tensor<64xf32>, tensor<64xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.layer_norm: has 3 parameters, expected a weight and a bias at most
+
+// -----
+%x, %w, %b = "test.op"() : () -> (tensor<2x64xf32>, tensor<64xf32>, tensor<2xf32>)
+%0 = transformer.layer_norm %x, %w, %b {eps = 1.0e-05 : f64, loc = "final_norm"} : (tensor<2x64xf32>, tensor<64xf32>, tensor<2xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.layer_norm at final_norm: bias has shape (2,), expected (64,), the last axis of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<64xf16>)
+%0 = transformer.layer_norm %x, %w {eps = 1.0e-05 : f64} : (tensor<2x64xf32>, tensor<64xf16>) -> tensor<2x64xf32>
+// CHECK: transformer.layer_norm: weight has element type f16, expected f32, that of x
+
+// -----
+%x = "test.op"() : () -> tensor<2x64xf32>
+%0 = transformer.layer_norm %x {eps = 1.0e-05 : f64} : (tensor<2x64xf32>) -> tensor<2x32xf32>
+// CHECK: transformer.layer_norm: result has shape (2, 32), expected (2, 64), the shape of x
+
+// -----
+%x = "test.op"() : () -> tensor<f32>
+%0 = transformer.layer_norm %x {eps = 1.0e-05 : f64} : (tensor<f32>) -> tensor<f32>
+// CHECK: transformer.layer_norm: x has rank 0, expected a last axis to normalize

@@ -3,9 +3,28 @@
 func.func @weights() -> (tensor<8x6xbf16>, tensor<8xf16>, tensor<4x4xf32>) {
   // CHECK: %table = transformer.weight "embed" : tensor<8x6xbf16>
   %table = transformer.weight "embed" : tensor<8x6xbf16>
-  // CHECK-NEXT: %bias = transformer.weight "layers.0.attn.q_proj.bias" layout {{\[\[}}"pair_rows", {head_dim = 4 : i64, rotary_dim = 2 : i64}]] : tensor<8xf16>
-  %bias = transformer.weight "layers.0.attn.q_proj.bias" layout [["pair_rows", {head_dim = 4 : i64, rotary_dim = 2 : i64}]] : tensor<8xf16>
+  // CHECK-NEXT: %bias = transformer.weight "layers.0.attn.q_proj.bias" : tensor<8xf16>
+  %bias = transformer.weight "layers.0.attn.q_proj.bias" : tensor<8xf16>
   // CHECK-NEXT: %other = transformer.weight "other" {note = 1 : i64} : tensor<4x4xf32>
   %other = transformer.weight "other" {note = 1 : i64} : tensor<4x4xf32>
   func.return %table, %bias, %other : tensor<8x6xbf16>, tensor<8xf16>, tensor<4x4xf32>
+}
+
+// CHECK-LABEL: func.func @transforms
+func.func @transforms(%w: tensor<8x6xbf16>, %bias: tensor<8xbf16>, %gamma: tensor<6xbf16>, %beta: tensor<6xbf16>) {
+  // CHECK: %paired = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xbf16>) -> tensor<8x6xbf16>
+  %paired = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xbf16>) -> tensor<8x6xbf16>
+  // CHECK-NEXT: %bias_1 = transformer.pair_rows %bias {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
+  %bias_1 = transformer.pair_rows %bias {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
+  // CHECK-NEXT: %scaled = transformer.scale_columns %w, %gamma : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
+  %scaled = transformer.scale_columns %w, %gamma : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
+  // CHECK-NEXT: %gemma = transformer.scale_columns %w, %gamma {offset = 1.000000e+00 : f64} : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
+  %gemma = transformer.scale_columns %w, %gamma {offset = 1.0 : f64} : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
+  // CHECK-NEXT: %shifted = transformer.shift_bias %bias, %w, %beta : (tensor<8xbf16>, tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8xbf16>
+  %shifted = transformer.shift_bias %bias, %w, %beta : (tensor<8xbf16>, tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8xbf16>
+  // CHECK-NEXT: %joined = transformer.concat_rows %w, %scaled, %w : (tensor<8x6xbf16>, tensor<8x6xbf16>, tensor<8x6xbf16>) -> tensor<24x6xbf16>
+  %joined = transformer.concat_rows %w, %scaled, %w : (tensor<8x6xbf16>, tensor<8x6xbf16>, tensor<8x6xbf16>) -> tensor<24x6xbf16>
+  // CHECK-NEXT: %turned = transformer.transpose %joined {loc = "lm_head"} : (tensor<24x6xbf16>) -> tensor<6x24xbf16>
+  %turned = transformer.transpose %joined {loc = "lm_head"} : (tensor<24x6xbf16>) -> tensor<6x24xbf16>
+  func.return
 }

@@ -4,9 +4,104 @@
 // CHECK: transformer.weight: embed has shape (N, 6), expected static dimensions
 
 // -----
-%0 = transformer.weight "embed" layout ["pair_rows"] : tensor<8x6xf32>
-// CHECK: transformer.weight: layout of embed has the step "pair_rows", expected ["name", {options}]
-
-// -----
 %0 = transformer.weight "embed" : tensor<8x6xi32>
 // CHECK: type is tensor<8x6xi32>, expected a tensor of f32 or f16 or bf16
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.pair_rows %w {head_dim = 3 : i64, rotary_dim = 2 : i64} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+// CHECK: transformer.pair_rows: w has shape (8, 6), expected rows in heads of 3
+
+// -----
+%w = "test.op"() : () -> tensor<?x6xf32, #transformer.dims<"N">>
+%0 = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<?x6xf32, #transformer.dims<"N">>) -> tensor<?x6xf32, #transformer.dims<"N">>
+// CHECK: transformer.pair_rows: w has shape (N, 6), expected rows in heads of 4
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 3 : i64, loc = "layers.0.attn.q"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+// CHECK: transformer.pair_rows at layers.0.attn.q: rotary_dim is 3, expected an even number up to 4, the head size
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 6 : i64} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+// CHECK: transformer.pair_rows: rotary_dim is 6, expected an even number up to 4, the head size
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xf32>) -> tensor<6x8xf32>
+// CHECK: transformer.pair_rows: result has shape (6, 8), expected (8, 6), the shape of w
+
+// -----
+%w, %g = "test.op"() : () -> (tensor<8x6xf32>, tensor<8xf32>)
+%0 = transformer.scale_columns %w, %g : (tensor<8x6xf32>, tensor<8xf32>) -> tensor<8x6xf32>
+// CHECK: transformer.scale_columns: gamma has shape (8,), expected (6,), the columns of w
+
+// -----
+%w, %g = "test.op"() : () -> (tensor<8x6xbf16>, tensor<6xf32>)
+%0 = transformer.scale_columns %w, %g : (tensor<8x6xbf16>, tensor<6xf32>) -> tensor<8x6xbf16>
+// CHECK: transformer.scale_columns: gamma has element type f32, expected bf16, that of w
+
+// -----
+%w, %g = "test.op"() : () -> (tensor<8x6xbf16>, tensor<6xbf16>)
+%0 = transformer.scale_columns %w, %g : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xf32>
+// CHECK: transformer.scale_columns: result has element type f32, expected bf16, that of w
+
+// -----
+%w, %g = "test.op"() : () -> (tensor<6xbf16>, tensor<6xbf16>)
+%0 = transformer.scale_columns %w, %g : (tensor<6xbf16>, tensor<6xbf16>) -> tensor<6xbf16>
+// CHECK: transformer.scale_columns: w has shape (6,), expected 2 axes
+
+// -----
+%b, %w, %s = "test.op"() : () -> (tensor<6xf32>, tensor<8x6xf32>, tensor<6xf32>)
+%0 = transformer.shift_bias %b, %w, %s : (tensor<6xf32>, tensor<8x6xf32>, tensor<6xf32>) -> tensor<6xf32>
+// CHECK: transformer.shift_bias: bias has shape (6,), expected (8,), the outputs of w
+
+// -----
+%b, %w, %s = "test.op"() : () -> (tensor<8xf32>, tensor<8x6xf32>, tensor<8xf32>)
+%0 = transformer.shift_bias %b, %w, %s : (tensor<8xf32>, tensor<8x6xf32>, tensor<8xf32>) -> tensor<8xf32>
+// CHECK: transformer.shift_bias: beta has shape (8,), expected (6,), the columns of w
+
+// -----
+%b, %w, %s = "test.op"() : () -> (tensor<8xf16>, tensor<8x6xf32>, tensor<6xf32>)
+%0 = transformer.shift_bias %b, %w, %s : (tensor<8xf16>, tensor<8x6xf32>, tensor<6xf32>) -> tensor<8xf16>
+// CHECK: transformer.shift_bias: bias has element type f16, expected f32, that of w
+
+// -----
+%b, %w, %s = "test.op"() : () -> (tensor<8xf32>, tensor<8x6xf32>, tensor<6xf32>)
+%0 = transformer.shift_bias %b, %w, %s : (tensor<8xf32>, tensor<8x6xf32>, tensor<6xf32>) -> tensor<6xf32>
+// CHECK: transformer.shift_bias: result has shape (6,), expected (8,), the shape of bias
+
+// -----
+%0 = transformer.concat_rows  : () -> tensor<8x6xf32>
+// CHECK: transformer.concat_rows: has no operands, expected one or more
+
+// -----
+%a, %b = "test.op"() : () -> (tensor<8x6xf32>, tensor<2x5xf32>)
+%0 = transformer.concat_rows %a, %b : (tensor<8x6xf32>, tensor<2x5xf32>) -> tensor<10x6xf32>
+// CHECK: transformer.concat_rows: w2 has shape (2, 5), expected (2, 6), rows like those of w1
+
+// -----
+%a, %b = "test.op"() : () -> (tensor<8x6xf32>, tensor<2x6xf16>)
+%0 = transformer.concat_rows %a, %b : (tensor<8x6xf32>, tensor<2x6xf16>) -> tensor<10x6xf32>
+// CHECK: transformer.concat_rows: w2 has element type f16, expected f32, that of w1
+
+// -----
+%a, %b = "test.op"() : () -> (tensor<8x6xf32>, tensor<2x6xf32>)
+%0 = transformer.concat_rows %a, %b : (tensor<8x6xf32>, tensor<2x6xf32>) -> tensor<8x6xf32>
+// CHECK: transformer.concat_rows: result has shape (8, 6), expected (10, 6), the rows of all operands
+
+// -----
+%a, %b = "test.op"() : () -> (tensor<8xf32>, tensor<f32>)
+%0 = transformer.concat_rows %a, %b : (tensor<8xf32>, tensor<f32>) -> tensor<8xf32>
+// CHECK: transformer.concat_rows: w2 has shape (), expected a static number of rows
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.transpose %w : (tensor<8x6xf32>) -> tensor<8x6xf32>
+// CHECK: transformer.transpose: result has shape (8, 6), expected (6, 8), the axes of w exchanged
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.transpose %w : (tensor<8x6xf32>) -> tensor<6x8xbf16>
+// CHECK: transformer.transpose: result has element type bf16, expected f32, that of w

@@ -1,0 +1,141 @@
+"""Norms with weights enter; norms without, and linears whose weights hold the norm's scale, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from lamella.dialects import signature
+from lamella.dialects.attributes import element_of
+from lamella.dialects.messages import location, subject
+from lamella.dialects.transformer import LayerNormOp, LinearOp, RMSNormOp, ScaleColumnsOp, ShiftBiasOp, WeightOp
+from lamella.passes.weight_expressions import carried, handles, origin, readers
+
+Norm = RMSNormOp | LayerNormOp
+
+
+@dataclass(frozen=True)
+class FoldNormScale(ModulePass):
+    """Move the scale of a norm (and its shift, where every linear has a bias to take it) into the linears that read the norm.
+
+    Before:
+        %n = transformer.rms_norm %x, %g {eps = 1.0e-05} : (tensor<?x64xf32, …>, tensor<64xf32>) -> tensor<?x64xf32, …>
+        %y = transformer.linear %n, %w : (tensor<?x64xf32, …>, tensor<96x64xf32>) -> tensor<?x96xf32, …>
+    After:
+        %n = transformer.rms_norm %x {eps = 1.0e-05} : (tensor<?x64xf32, …>) -> tensor<?x64xf32, …>
+        %0 = transformer.scale_columns %w, %g : (tensor<96x64xf32>, tensor<64xf32>) -> tensor<96x64xf32>
+        %y = transformer.linear %n, %0 : (tensor<?x64xf32, …>, tensor<96x64xf32>) -> tensor<?x96xf32, …>
+
+    (n·diag(γ) + β) Wᵀ + b = n (W diag(γ))ᵀ + (b + W β). The product W diag(γ) is made in float32 and rounded once, and the step loses a
+    rounding: that of the scaled norm. A norm keeps its weights where a reader is no linear, a linear's weight is read by other ops too (a
+    tied embedding would be stored twice) or is no plain weight, a shift finds no bias, or the type is f16, in whose range γ·w can overflow
+    or vanish. Each function says in `lamella.folds` what was folded, and what was not and why. Run `fold-constants` afterwards.
+    """
+
+    name = "fold-norm-scale"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        known = handles(op)
+        for function in signature.steps(op):
+            order = {inner: number for number, inner in enumerate(function.body.block.ops)}
+            norms = [inner for inner in order if isinstance(inner, Norm) and inner.weight is not None]
+            records = [Fold(norm, linears(norm, order), known).decide() for norm in norms]
+            signature.record(function, records or [entry("not_folded", f"@{function.sym_name.data}", "no norm has a weight")])
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A norm, the linears that multiply it in program order, and the module's weights by name."""
+
+    norm: Norm
+    linears: Sequence[LinearOp]
+    known: Mapping[str, Sequence[WeightOp]]
+
+    def decide(self) -> dict[str, str]:
+        """Folds the norm's weights, or leaves them; the record of that."""
+        reason = self.refusal()
+        if reason:
+            return entry("not_folded", subject(self.norm), reason)
+        for linear in self.linears:
+            rescale(linear, self.norm)
+        Rewriter.replace_op(self.norm, without_weights(self.norm))
+        return entry("folded", subject(self.norm), f"into {', '.join(location(linear) or linear.name for linear in self.linears)}")
+
+    def refusal(self) -> str:
+        """Why the norm has to keep its weights; empty when it need not."""
+        others = sorted({subject(use.operation) for use in self.norm.result.uses if use.operation not in self.linears or use.index})
+        if others:
+            return f"{others[0]} reads it and is no linear"
+        if not self.linears:
+            return "nothing reads it"
+        if element_of(self.norm.result) == "f16":
+            return "its scale times a weight can overflow or vanish in f16"
+        shift = shift_of(self.norm)
+        for what, value in (("scale", self.norm.weight), ("shift", shift)):
+            if value is not None and carried(value) is None:
+                return f"its {what} comes from {origin(value)}, expected a weight"
+        for linear in self.linears:
+            if shift is not None and linear.bias is None:
+                return f"{subject(linear)} has no bias to take the shift"
+            for value in (linear.weight, *([linear.bias] if shift is not None and linear.bias else [])):
+                reason = self.fixed(linear, value)
+                if reason:
+                    return reason
+        return ""
+
+    def fixed(self, linear: LinearOp, value: SSAValue) -> str:
+        """Why the operand `value` of `linear` may not change: it is no plain weight, or other ops read it too."""
+        weights = carried(value)
+        if weights is None:
+            return f"{subject(linear)} takes {origin(value)}, expected a plain weight: one that is packed keeps its own scales"
+        for name in dict.fromkeys(weight.weight_name.data for weight in weights):
+            uses = readers(self.known[name])
+            others = sorted({subject(use.operation) for use in uses if use.operation not in self.linears or use.index == 0})
+            if others:
+                return f"weight {name} is also used by {others[0]}"
+        return ""
+
+
+def linears(norm: Norm, order: Mapping[Operation, int]) -> list[LinearOp]:
+    """The linears that multiply the norm, in program order."""
+    found = {use.operation for use in norm.result.uses if isinstance(use.operation, LinearOp) and use.index == 0}
+    return sorted(found, key=lambda linear: order[linear])
+
+
+def without_weights(norm: Norm) -> Norm:
+    """The same normalization, without scale and shift."""
+    eps = norm.eps.value.data
+    bare = RMSNormOp(norm.x, None, eps) if isinstance(norm, RMSNormOp) else LayerNormOp(norm.x, (), eps)
+    bare.attributes.update(norm.attributes)
+    bare.result.name_hint = norm.result.name_hint
+    return bare
+
+
+def shift_of(norm: Norm) -> SSAValue | None:
+    """The norm's β, where it has one."""
+    return norm.bias if isinstance(norm, LayerNormOp) else None
+
+
+def rescale(linear: LinearOp, norm: Norm) -> None:
+    """Let `linear` multiply the bare norm: its weight takes the scale, its bias the shift."""
+    weight, scale, shift = linear.weight, norm.weight, shift_of(norm)
+    assert scale is not None
+    offset = norm.offset.value.data if isinstance(norm, RMSNormOp) and norm.offset else 0.0
+    scaled = ScaleColumnsOp(weight, scale, offset=offset)
+    Rewriter.insert_op(scaled, InsertPoint.before(linear))
+    linear.operands[1] = scaled.result
+    if shift is not None and linear.bias is not None:
+        shifted = ShiftBiasOp(linear.bias, weight, shift)
+        Rewriter.insert_op(shifted, InsertPoint.before(linear))
+        linear.operands[2] = shifted.result
+
+
+def entry(verdict: str, what: str, reason: str) -> dict[str, str]:
+    """A record of `lamella.folds`."""
+    return {"verdict": verdict, "kind": "norm-scale", "what": what, "reason": reason}
