@@ -169,10 +169,12 @@ def load(
     `progress(done, total, weight)` is called as weights load. Raises LamellaError for everything a user can mend.
     """
     from lamella.runtime.executor import make_executor, resolve
+    from lamella.runtime.weight_cache import WeightCache
     from lamella.runtime.weights import load_weights
 
     chosen, where = resolve(executor, device)
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
+    cache = None if weight_cache is None else WeightCache(weight_cache, opened.source.fingerprint())
     start = perf_counter()
     context = context_of(opened, max_context)
     sizes = (1, *(n for n in PREFILL_BUCKETS if n <= context)) if buckets is None else buckets
@@ -185,7 +187,7 @@ def load(
     )
     assert program.manifest is not None
     compiled = perf_counter()
-    weights = load_weights(program.manifest, opened.source, where, progress, cache=weight_cache)
+    weights = load_weights(program.manifest, opened.source, where, progress, cache=cache)
     made = make_executor(
         program.manifest,
         weights,

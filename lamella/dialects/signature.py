@@ -17,6 +17,7 @@ TIED = "lamella.tied"
 BUCKET = "lamella.bucket"
 LAYOUT = "lamella.layout"
 FOLDS = "lamella.folds"
+IDLE = "lamella.idle"
 TRANSFORMS = "transform_weights"
 """The function that makes the weights of the model function from those of the checkpoint, once; `lamella.outputs` names its results."""
 
@@ -89,6 +90,24 @@ def records(function: FuncOp) -> list[dict[str, str]]:
     value = function.attributes.get(FOLDS, ArrayAttr(()))
     assert isa(value, ArrayAttr[DictionaryAttr]), value
     return [{key: str(python_value(text)) for key, text in entry.data.items()} for entry in value.data]
+
+
+def note_idle(function: FuncOp, notes: Sequence[Mapping[str, str]]) -> None:
+    """Append to the function's `lamella.idle` the passes, and steps of passes, that were on and changed nothing, each with the reason."""
+    known = dict.fromkeys([*_idle(function), *(attribute_of(note) for note in notes)])
+    if known:
+        function.attributes[IDLE] = ArrayAttr(known)
+
+
+def idle_notes(function: FuncOp) -> list[dict[str, str]]:
+    """What `lamella.idle` says: `pass`, `step` (of a pass that has several) and `reason`."""
+    return [{key: str(python_value(text)) for key, text in entry.data.items()} for entry in _idle(function)]
+
+
+def _idle(function: FuncOp) -> list[DictionaryAttr]:
+    value = function.attributes.get(IDLE, ArrayAttr(()))
+    assert isa(value, ArrayAttr[DictionaryAttr]), value
+    return list(value.data)
 
 
 def _strings(function: FuncOp, key: str) -> list[str]:

@@ -20,7 +20,9 @@ from lamella.dialects.tile import (
     FusedOp,
     LedgerEntryAttr,
     SampleOp,
+    SampleTopOp,
     ScheduleAttr,
+    TopPartialOp,
     YieldOp,
 )
 from lamella.errors import PassError
@@ -86,7 +88,10 @@ def choose(fused: FusedOp, longest: int, target: Device) -> None:
         case "merge", AttendMergeOp():
             schedule = schedules.merge_schedule(anchor)
         case "sample", SampleOp():
-            schedule = schedules.sample_schedule(shape_of(anchor.logits)[1])
+            schedule = schedules.sample_schedule(shape_of(anchor.logits)[0], shape_of(anchor.logits)[1], target)
+            if schedule.get("splits") > 1:
+                split_sampling(fused, anchor, schedule)
+                return
         case _:
             schedule = schedules.row_schedule(ops)
     set_schedule(fused, schedule, f"the one skeleton that fits: {answer.skeletons[0]}")
@@ -140,5 +145,37 @@ def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr) ->
     for old, new in zip(fused.res, consumer.res, strict=True):
         new.name_hint = old.name_hint
         old.replace_all_uses_with(new)
+    fused.detach()
+    fused.erase()
+
+
+def split_sampling(fused: FusedOp, sample: SampleOp, schedule: ScheduleAttr) -> None:
+    """Replaces a region that samples by one that finds the largest logit of each chunk of the vocabulary and one that draws."""
+    block = fused.parent_block()
+    assert block is not None
+    loc = fused.loc.data if fused.loc else None
+    place: dict[SSAValue, SSAValue] = dict(zip(fused.body.block.args, fused.ins, strict=True))
+    logits = place[sample.logits]
+    first = Block(arg_types=[logits.type])
+    first.args[0].name_hint = "logits"
+    top = TopPartialOp(first.args[0], schedule.get("splits"), loc=loc)
+    first.add_ops([top, YieldOp(top.results)])
+    entries = fused.ledger.data if fused.ledger else ()
+    producer = FusedOp([logits], [], [r.type for r in top.results], Region(first), ledger=entries, loc=loc)
+    for outer, inner, hint in zip(producer.res, top.results, ("best", "index"), strict=True):
+        outer.name_hint = inner.name_hint = hint
+    set_schedule(producer, schedule, f"one program a row would be all latency: {schedule.get('splits')} programs share the vocabulary")
+    inputs = [logits, *producer.res, *(place[v] for v in sample.operands[1:])]
+    second = Block(arg_types=[v.type for v in inputs])
+    for inner, outer in zip(second.args, inputs, strict=True):
+        inner.name_hint = outer.name_hint
+    drawn = SampleTopOp(second.args[0], second.args[1:3], second.args[3:], loc=loc)
+    drawn.result.name_hint = sample.result.name_hint
+    second.add_ops([drawn, YieldOp([drawn.result])])
+    consumer = FusedOp(inputs, [], [drawn.result.type], Region(second), loc=loc)
+    set_schedule(consumer, schedule, "draws from the largest of the chunks, and walks the vocabulary only where temperature is not 0")
+    block.insert_ops_before([producer, consumer], fused)
+    consumer.res[0].name_hint = fused.res[0].name_hint
+    fused.res[0].replace_all_uses_with(consumer.res[0])
     fused.detach()
     fused.erase()

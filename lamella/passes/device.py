@@ -33,6 +33,8 @@ class Device:
     """Resident on a multiprocessor."""
     programs: int = 32
     """Resident on a multiprocessor."""
+    graph_bytes: int = 70 << 20
+    """Device memory that the driver takes for the first CUDA graph of a process, and for all that follow."""
     compile_us: float = 0.001
     """What computing an op in one more region costs a step: 10 ms of compilation, spread over ten million steps."""
 

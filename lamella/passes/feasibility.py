@@ -25,11 +25,15 @@ from lamella.dialects.tile import (
     ReduceOp,
     RotateOp,
     SampleOp,
+    SampleTopOp,
     ScatterOp,
     SlotsOp,
+    TopPartialOp,
 )
 
-ANCHORS = (ContractOp, AttendOp, AttendPartialOp, AttendMergeOp, SampleOp)
+SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
+
+ANCHORS = (ContractOp, AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp)
 """Ops that decide the skeleton of their region; everything else adapts to its neighbours."""
 
 ELEMENTWISE = (ConstantOp, MapOp, CastOp)
@@ -81,7 +85,6 @@ def result_rows(op: Operation) -> tuple[int, ...]:
 def parts(ops: Sequence[Operation]) -> Parts:
     """Splits the ops of a region (in order) around its contractions."""
     out = Parts()
-    inside = set(ops)
     roots: dict[int, int] = {}
 
     def find(i: int) -> int:
@@ -295,7 +298,16 @@ def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
 
 def _single(anchor: Operation, ops: Sequence[Operation]) -> Feasible:
     """An attend or merge with elementwise ops after it, and before the queries of an attend; a partial or a sample by itself."""
-    skeleton = {AttendOp: "attend", AttendPartialOp: "attend", AttendMergeOp: "merge", SampleOp: "sample"}[type(anchor)]  # pyright: ignore[reportArgumentType]
+    skeleton = {
+        AttendOp: "attend",
+        AttendPartialOp: "attend",
+        AttendMergeOp: "merge",
+        SampleOp: "sample",
+        SampleTopOp: "sample",
+        TopPartialOp: "sample",
+    }[
+        type(anchor)  # pyright: ignore[reportArgumentType]
+    ]
     return _answer(skeleton, _around(anchor, ops))
 
 
@@ -312,7 +324,7 @@ def _around(anchor: Operation, ops: Sequence[Operation]) -> str | None:
             if op not in on_queries or not isinstance(op, (*ELEMENTWISE, RotateOp)):
                 return f"{op.name} comes before the {anchor.name}, whose programs read other rows"
             continue
-        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, SampleOp | AttendPartialOp):
+        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, SAMPLERS | AttendPartialOp):
             return f"{op.name} has no form after {anchor.name}"
         if any(v.owner in after for v in op.operands):
             if shape_of(op.results[0]) != shape_of(result):
@@ -327,4 +339,4 @@ def _around(anchor: Operation, ops: Sequence[Operation]) -> str | None:
         reason = _needs([anchor.q], rows, inside, ())
         if reason is not None:
             return reason
-    return None if isinstance(anchor, AttendPartialOp | SampleOp) else _needs(stored, rows, inside, {result})
+    return None if isinstance(anchor, SAMPLERS | AttendPartialOp) else _needs(stored, rows, inside, {result})

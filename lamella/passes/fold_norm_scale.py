@@ -71,7 +71,7 @@ class Fold:
         """Why the norm has to keep its weights; empty when it need not."""
         others = sorted({subject(use.operation) for use in self.norm.result.uses if use.operation not in self.linears or use.index})
         if others:
-            return f"{others[0]} reads it and is no linear"
+            return f"{others[0]} reads it and is no linear of it"
         if not self.linears:
             return "nothing reads it"
         if element_of(self.norm.result) == "f16":

@@ -28,12 +28,14 @@ from lamella.dialects.tile import (
     MapOp,
     ReduceOp,
     SampleOp,
+    SampleTopOp,
     ScatterOp,
+    TopPartialOp,
     YieldOp,
 )
 
 POINTWISE = (MapOp, CastOp)
-SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp)
+SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp)
 
 
 @dataclass(frozen=True)

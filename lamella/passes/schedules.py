@@ -59,7 +59,7 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     need = max(minimum_columns(split, i) for i in range(len(split.components)))
     rows = max(min(rows, 16), need)
     warps = 8 if rows * padded * side_by_side * size >= 16384 else 4
-    return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps, programs=1 << 30)
+    return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
 
 
 def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
@@ -107,6 +107,11 @@ def merge_schedule(op: AttendMergeOp) -> ScheduleAttr:
     return ScheduleAttr.of("merge", splits=power_of_two(splits), warps=1 if splits <= 32 else 4)
 
 
-def sample_schedule(vocabulary: int) -> ScheduleAttr:
-    """One program a row of logits, `columns` at a time."""
-    return ScheduleAttr.of("sample", columns=min(power_of_two(vocabulary), MAX_ROW), warps=16 if vocabulary > MAX_ROW else 8)
+def sample_schedule(rows: int, vocabulary: int, target: Device) -> ScheduleAttr:
+    """Programs over rows and `splits` chunks of the vocabulary, `columns` at a time.
+
+    One program takes some 13 us to read 128k logits, most of it latency; a chunk each of 8192 logits makes that two short launches.
+    """
+    columns = min(power_of_two(vocabulary), MAX_ROW)
+    splits = min(-(-vocabulary // columns), max(1, target.multiprocessors // rows))
+    return ScheduleAttr.of("sample", columns=columns, splits=splits, warps=16 if vocabulary > MAX_ROW else 8)

@@ -108,7 +108,9 @@ def reserve(
         arena = torch.zeros(manifest.arena_bytes, dtype=torch.uint8, device=device)
         inputs = {b.key: {i.name: torch.zeros(i.shape, dtype=DTYPES[i.dtype], device=device) for i in b.inputs} for b in manifest.buckets}
         shape = _cache_shape(manifest, cache_blocks(manifest, device, cache_tokens))
-        caches = [torch.zeros(shape, dtype=DTYPES[manifest.cache.dtype], device=device) for _ in range(manifest.cache.layers)]
+        # One allocation for all layers: several would each be rounded up.
+        pool = torch.zeros((manifest.cache.layers, *shape), dtype=DTYPES[manifest.cache.dtype], device=device)
+        caches = list(pool.unbind())
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise

@@ -56,8 +56,12 @@ class WeightCache:
                 weight = file.get_tensor(NAME)
         except (SafetensorError, OSError):
             return None
-        wanted = (self.key(spec), DTYPES[spec.dtype], spec.shape, content(weight))
-        return weight if wanted == (said.get("key"), weight.dtype, tuple(weight.shape), said.get("content")) else None
+        sound = (weight.dtype, tuple(weight.shape)) == (DTYPES[spec.dtype], spec.shape) and said.get(NAME) == self.seal(spec, weight)
+        return weight if sound else None
+
+    def seal(self, spec: WeightSpec, weight: torch.Tensor) -> str:
+        """What a file says of itself: the weight it is for, and the hash of its bytes."""
+        return f"{self.key(spec)} {hashlib.sha256(weight.flatten().view(torch.uint8).numpy().data).hexdigest()}"
 
     def store(self, spec: WeightSpec, weight: torch.Tensor) -> None:
         """Writes a weight. Raises OutputError."""
@@ -65,14 +69,9 @@ class WeightCache:
         work = path.with_name(f".{path.name}.{uuid4().hex}")
         held = weight.cpu().contiguous()
         try:
-            save_file({NAME: held}, work, metadata={"key": self.key(spec), "content": content(held)})
+            save_file({NAME: held}, work, metadata={NAME: self.seal(spec, held)})
             work.replace(path)
         except (SafetensorError, OSError) as error:
             raise OutputError(f"cannot write to the weight cache: {error}", where=str(self.folder)) from error
         finally:
             work.unlink(missing_ok=True)
-
-
-def content(weight: torch.Tensor) -> str:
-    """The hash of a tensor's bytes."""
-    return hashlib.sha256(weight.contiguous().flatten().view(torch.uint8).numpy()).hexdigest()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,9 @@ from lamella.semantics import DTYPES, IMPLEMENTATIONS
 if TYPE_CHECKING:
     from lamella.checkpoints.source import TensorSource
 
+ALIGNMENT = 256
+"""Bytes: where CUDA's own allocations begin, and more than any vector load wants."""
+
 Progress = Callable[[int, int, str], None]
 """Called as (done, total, name) after each weight."""
 
@@ -28,16 +32,16 @@ def load_weights(
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
     *,
-    cache: str | Path | None = None,
+    cache: WeightCache | None = None,
 ) -> dict[str, torch.Tensor]:
     """Every weight of the manifest on `device`, in its dtype, made of its sources; one storage a name.
 
-    Tensor by tensor: beside the store, at most one weight, its sources and what is between are alive. `cache` is a folder that keeps
-    transformed weights for the next time. Raises TensorError for a missing or misshapen weight, ManifestError for a transform without
+    Tensor by tensor: beside the store, at most one weight, its sources and what is between are alive. `cache` keeps transformed
+    weights for the next time. Raises TensorError for a missing or misshapen weight, ManifestError for a transform without
     meaning, OutOfMemoryError, OutputError for a cache that cannot be written, and what the source raises.
     """
     names, where = set(source.names()), torch.device(device)
-    kept = WeightCache(cache, source.fingerprint()) if cache is not None else None
+    places = _places(manifest, where) if where.type == "cuda" else {}
     weights: dict[str, torch.Tensor] = {}
     for i, (name, spec) in enumerate(manifest.weights.items()):
         stored = SourceSpec(name, spec.dtype, spec.shape)
@@ -46,12 +50,31 @@ def load_weights(
                 text = f"the checkpoint lacks the weight {wanted.name!r} of the compiled program"
                 raise TensorError(text, remedy=nearest(wanted.name, names))
         try:
-            weights[name] = _transformed(name, spec, source, where, kept) if spec.transform else _stored(stored, source, where)
+            weights[name] = _transformed(name, spec, source, where, cache) if spec.transform else _stored(stored, source, where)
         except (MemoryError, torch.cuda.OutOfMemoryError) as error:
             raise OutOfMemoryError(f"weight {name!r} does not fit on {device}", got=f"shape {list(spec.shape)} {spec.dtype}") from error
+        if places:
+            weights[name] = places[name].copy_(weights[name])
         if progress is not None:
             progress(i + 1, len(manifest.weights), name)
+    if places:
+        # What made the weights is free by now; the allocator would keep it from the driver.
+        torch.cuda.empty_cache()
     return weights
+
+
+def _places(manifest: Manifest, device: torch.device) -> dict[str, torch.Tensor]:
+    """One allocation on a GPU with a place for each weight: allocated one by one, among what they are made of, weights leave holes."""
+    sizes = {name: prod(spec.shape) * DTYPES[spec.dtype].itemsize for name, spec in manifest.weights.items()}
+    starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values())]
+    try:
+        whole = torch.empty(starts[-1], dtype=torch.uint8, device=device)
+    except torch.cuda.OutOfMemoryError as error:
+        raise OutOfMemoryError(f"the weights do not fit on {device}", expected=f"{starts[-1]} free bytes") from error
+    return {
+        name: whole[start : start + sizes[name]].view(DTYPES[spec.dtype]).view(spec.shape)
+        for (name, spec), start in zip(manifest.weights.items(), starts, strict=False)
+    }
 
 
 def _stored(spec: SourceSpec, source: TensorSource, device: torch.device) -> torch.Tensor:

@@ -66,3 +66,26 @@ def attend_merge(acc: torch.Tensor, largest: torch.Tensor, total: torch.Tensor) 
     weights = torch.exp(largest - top.masked_fill(empty, 0))
     mixed = (acc * weights[..., None]).sum(-2) / (total * weights).sum(-1, keepdim=True)
     return mixed.masked_fill(empty, 0).reshape(acc.shape[0], -1)
+
+
+@implements("tile.top_partial")
+def top_partial(logits: torch.Tensor, *, splits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits[R, V] f32 -> best[R, P] f32, index[R, P] i32: each chunk of ceil(V / P) logits' largest and its least index; NaN is -inf."""
+    rows, width = logits.shape
+    chunk = -(-width // splits)
+    padded = torch.full((rows, splits * chunk), float("-inf"), device=logits.device)
+    padded[:, :width] = torch.where(logits.isnan(), float("-inf"), logits)
+    chunks = padded.view(rows, splits, chunk)
+    index = chunks.argmax(-1) + torch.arange(splits, device=logits.device) * chunk
+    return chunks.amax(-1), index.clamp(max=width - 1).to(torch.int32)
+
+
+@implements("tile.sample_top")
+def sample_top(
+    logits: torch.Tensor, best: torch.Tensor, index: torch.Tensor, temperature: torch.Tensor, *parameters: torch.Tensor
+) -> torch.Tensor:
+    """As `tile.sample`; at temperature 0 the token is the index of the first of the largest `best`. -> [R] i32."""
+    greedy = index.gather(-1, best.argmax(-1, keepdim=True))[:, 0]
+    if bool((temperature == 0).all()):
+        return greedy
+    return torch.where(temperature == 0, greedy, sample(logits, temperature, *parameters))

@@ -70,6 +70,9 @@ def generate(
     as_json: JsonOption = False,
     random_weights: SeedOption = None,
     max_context: ContextOption = None,
+    weight_cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder that keeps transformed weights, so that the next start is faster.")
+    ] = None,
 ) -> None:
     """Continue a prompt. Text is printed as it is made; with --json one object is printed at the end."""
     given = _prompt(prompt, prompt_ids, chat)
@@ -94,6 +97,7 @@ def generate(
             dtype=dtype,
             executor=executor,
             max_context=max_context,
+            weight_cache=weight_cache,
             progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
         )
     result = loaded.generate(

@@ -136,8 +136,9 @@ def pairs(bucket: Bucket, context: int) -> int:
     return round(bucket.tokens * (context - queries + (queries + 1) / 2))
 
 
-def pools(manifest: Manifest, cache_tokens: int) -> dict[str, int]:
-    """Bytes of each pool of a loaded model: weights, constants, arena, inputs of all buckets, and a cache that holds `cache_tokens`.
+def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0) -> dict[str, int]:
+    """Bytes of each pool of a loaded model: weights, constants, arena, inputs of all buckets, a cache that holds `cache_tokens`, and what
+    the driver takes for CUDA graphs (`Device.graph_bytes`).
 
     The cache has one block more, the null block, as `runtime.memory.cache_blocks` counts.
     """
@@ -148,6 +149,7 @@ def pools(manifest: Manifest, cache_tokens: int) -> dict[str, int]:
         "arena": manifest.arena_bytes,
         "inputs": sum(size_of((i.dtype, i.shape)) for b in manifest.buckets for i in b.inputs),
         "cache": (1 + -(-cache_tokens // spec.block)) * spec.block_bytes,
+        "graphs": graph_bytes,
     }
 
 
@@ -217,5 +219,7 @@ SHAPES: Mapping[str, Rule] = {
     "tile.attend_partial": _partial,
     "tile.attend_merge": lambda x, a: [("f32", (x[0][1][0], x[0][1][1] * x[0][1][3]))],
     "tile.sample": lambda x, a: [("i32", x[0][1][:1])],
+    "tile.top_partial": lambda x, a: [("f32", (x[0][1][0], a["splits"])), ("i32", (x[0][1][0], a["splits"]))],
+    "tile.sample_top": lambda x, a: [("i32", x[0][1][:1])],
 }
 """What each op of level 2 makes of its operands; a test holds that none is missing."""

@@ -104,7 +104,14 @@ def folds(ledger: Iterable[Record]) -> list[str]:
         if "region" not in record:
             key = (str(record["verdict"]).replace("_", " "), _anonymous(record.get("what", "")), _anonymous(record.get("reason", "")))
             merged.setdefault(key, set()).update(int(n) for n in LAYER.findall(str(record.get("what", ""))))
-    lines = [[verdict, _with_layers(what, sorted(layers)), reason] for (verdict, what, reason), layers in merged.items()]
+    lines = [
+        [
+            verdict,
+            _with_layers(what, sorted(layers)).replace("transformer.", ""),
+            reason.replace("layers.*.", "").replace("transformer.", ""),
+        ]
+        for (verdict, what, reason), layers in merged.items()
+    ]
     return ["\n".join(["All buckets, once at load time", *(f"  {line}" for line in aligned(lines))])] if lines else []
 
 

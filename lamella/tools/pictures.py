@@ -34,6 +34,8 @@ COLOURS = (
 SHOWN_LAYERS = 3
 """Layers drawn of a model of more than MANY_LAYERS that are all alike: the first two and the last."""
 MANY_LAYERS = 4
+ALIGNMENT = 256
+"""Bytes that buffers are rounded up to."""
 LEFT, TOP = 96.0, 158.0
 
 
@@ -181,8 +183,9 @@ def _offsets(found: Sequence[Buffer]) -> dict[int, float]:
     y = 0.0
     for low, high in zip(edges, [*edges[1:], edges[-1] if edges else 0], strict=True):
         out[low] = y
-        used = any(b.offset <= low and high <= b.offset + b.size for b in found)
-        y += (18 + 4 * math.log2(1 + (high - low) / 64)) if used else 14
+        # What only alignment leaves between two buffers is a strip.
+        is_slack = high - low < ALIGNMENT and all(b.offset != low for b in found)
+        y += 14 if is_slack else 18 + 4 * math.log2(1 + (high - low) / 64)
     return out
 
 

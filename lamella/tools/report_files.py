@@ -51,7 +51,7 @@ class ModelReport:
         """The whole report as tables."""
         manifest = self.manifest
         works = [step_work(manifest, bucket, self.device, self.context) for bucket in manifest.buckets]
-        tables: list[TextTable] = [memory_table(manifest), storage_table(manifest), pool_table(manifest, self.cache_tokens)]
+        tables: list[TextTable] = [memory_table(manifest), storage_table(manifest), pool_table(manifest, self.device, self.cache_tokens)]
         tables += [kernel_table(manifest, self.figures), *map(work_table, works)]
         if self.figures is not None:
             tables.append(occupancy_table(manifest, self.device, self.figures))

@@ -186,7 +186,7 @@ def report_json(
     accesses: Mapping[str, Sequence[Access]] | None = None,
 ) -> dict[str, Any]:
     """The whole report as JSON; docs/report.md names the fields."""
-    memory = pools(manifest, context * max((b.sequences for b in manifest.buckets), default=1))
+    memory = pools(manifest, context * max((b.sequences for b in manifest.buckets), default=1), device.graph_bytes)
     return {
         "device": {
             "arch": device.arch,

@@ -32,9 +32,9 @@ def work_table(work: StepWork) -> TextTable:
     return TextTable(title, header, rows, frozenset(numbers))
 
 
-def pool_table(manifest: Manifest, cache_tokens: int) -> TextTable:
+def pool_table(manifest: Manifest, device: Device, cache_tokens: int) -> TextTable:
     """What a loaded model takes of the device's memory, pool by pool, with a cache for `cache_tokens` tokens."""
-    found = pools(manifest, cache_tokens)
+    found = pools(manifest, cache_tokens, device.graph_bytes)
     rows = [[name, byte_size(size)] for name, size in {**found, "total": sum(found.values())}.items()]
     return TextTable(f"Predicted memory with a cache of {cache_tokens} tokens", ("pool", "size"), rows, frozenset({"size"}))
 

@@ -216,8 +216,7 @@ class Tiny:
             blocks=CONTEXT // BLOCK,
             length=CONTEXT,
         )
-        (function,) = pipeline.run(module, options, until=name, verify_each=True).ops
-        assert isinstance(function, FuncOp)
+        (function,) = signature.steps(pipeline.run(module, options, until=name, verify_each=True))
         return function
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:

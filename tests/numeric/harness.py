@@ -25,8 +25,9 @@ from lamella.lowering.print_triton import print_kernel
 from lamella.lowering.transformer_to_tile.rules import TileBuilder
 from lamella.pipeline import Options
 from lamella.runtime.evaluate import evaluate
-from lamella.runtime.executor import Executor, make_executor
+from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
 from lamella.runtime.manifest import Manifest
+from lamella.runtime.memory import POISON
 from lamella.semantics import DTYPES
 
 ANY_MODEL = ModelConfig("llama", 1, 8, 1, 1, 8, 8, 8, 1e-5, 1e4)
@@ -116,6 +117,7 @@ class Compiled:
             if name in inputs:
                 places[name].copy_(inputs[name])
         executor.launch(bucket)
+        assert not strays(executor), "bytes between the buffers were written"
         for name, value in inputs.items():
             if name.startswith("cache."):
                 value.copy_(places[name])
@@ -212,6 +214,16 @@ def _reschedule(region: FusedOp, schedules: Schedules) -> None:
 def numbers(shape: Sequence[int], seed: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
     """Normal numbers."""
     return (torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed)) * scale).to(dtype)
+
+
+def strays(executor: Executor) -> int:
+    """Bytes of the arena that belong to no buffer and hold no poison any more: something stored past its end."""
+    assert isinstance(executor, MemoryExecutor)
+    (bucket,) = executor.manifest.buckets
+    free = torch.ones(bucket.arena_bytes, dtype=torch.bool)
+    for ref in (ref for launch in bucket.launches for ref in launch.args if ref.pool == "arena"):
+        free[ref.offset : ref.offset + ref.bytes] = False
+    return int((executor.memory.range(0, bucket.arena_bytes)[free] != POISON).sum())
 
 
 def agree(compiled: Compiled, inputs: Mapping[str, torch.Tensor], tolerance: float = 1e-4, rows: int | None = None) -> list[torch.Tensor]:

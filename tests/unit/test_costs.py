@@ -95,6 +95,7 @@ def test_pools_count_the_null_block() -> None:
         "arena": PROGRAM.arena_bytes,
         "inputs": inputs,
         "cache": (1 + 3) * 4 * 2 * 4 * 4,
+        "graphs": 0,
     }
 
 

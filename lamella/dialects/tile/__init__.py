@@ -5,7 +5,7 @@ from xdsl.ir import Dialect
 from lamella.dialects.tile.attend import AttendMergeOp, AttendOp, AttendPartialOp
 from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
 from lamella.dialects.tile.movement import GatherOp, RotateOp, ScatterOp, SlotsOp
-from lamella.dialects.tile.sample import SampleOp
+from lamella.dialects.tile.sample import SampleOp, SampleTopOp, TopPartialOp
 from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractOp, MapOp, ReduceOp
 
 Tile = Dialect(
@@ -24,6 +24,8 @@ Tile = Dialect(
         AttendPartialOp,
         AttendMergeOp,
         SampleOp,
+        TopPartialOp,
+        SampleTopOp,
         FusedOp,
         YieldOp,
     ],
@@ -44,9 +46,11 @@ __all__ = [
     "ReduceOp",
     "RotateOp",
     "SampleOp",
+    "SampleTopOp",
     "ScatterOp",
     "ScheduleAttr",
     "SlotsOp",
     "Tile",
+    "TopPartialOp",
     "YieldOp",
 ]

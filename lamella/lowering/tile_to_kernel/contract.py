@@ -157,10 +157,6 @@ def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kerne
     gemv = Gemv(e, split, block_n, block_k)
     e.chunk = block_k
     found = components(e, split, block_n)
-    programs = schedule.get("programs")
-    if len(found) == 1 and programs < found[0].tiles and gemv.fits:
-        gemv.tile_by_tile(found[0], programs)
-        return e.b.finish(), (programs, 1, 1)
     over_components(e, found, gemv.component)
     return e.b.finish(), (sum(c.tiles for c in found), 1, 1)
 
@@ -198,34 +194,6 @@ class Gemv:
         else:
             sums = self.in_a_loop(component, n, n_mask)
         self.finish(component, start, n, n_mask, sums)
-
-    def tile_by_tile(self, component: Component, programs: int) -> None:
-        """Few programs that each take every `programs`-th tile, with the weights of the next tile in flight while one is multiplied.
-
-        x and its prologue are computed once a program, and the launch leaves room for the next one to start and load its weights.
-        """
-        e, b = self.e, self.e.b
-        program = b.named("program", b.program_id(0))
-        places = self.places()
-
-        def load(tile: SSAValue) -> list[SSAValue]:
-            n = b.add(b.mul(tile, self.block_n), b.arange(self.block_n))
-            # Past the last tile nothing is loaded.
-            inside = b.lt(n, component.width)
-            return [self.weights(c, n, inside, at) for at in places for c in component.contracts]
-
-        first = load(program)
-        stage_prologue(e, self.split, Place(0, None))
-        for at in places:
-            e.emit(self.x, at)
-        with b.for_(program, component.tiles, programs, init=first) as loop, e.scope():
-            tile = b.named("tile", loop.index)
-            following = load(b.add(tile, programs))
-            start = e.hinted("start", b.mul(tile, self.block_n))
-            n = b.named("n", b.add(start, b.arange(self.block_n)))
-            n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
-            self.finish(component, start, n, n_mask, self.products(component, places, list(loop.values)))
-            loop.yields(*following)
 
     @property
     def fits(self) -> bool:

@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
-from lamella.dialects.tile import FusedOp, SampleOp, ScheduleAttr
+from lamella.dialects.tile import FusedOp, SampleOp, SampleTopOp, ScheduleAttr, TopPartialOp
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.tile_to_kernel.emitter import Emitter, source_of
 
@@ -84,14 +84,19 @@ class Row:
 
 def lower(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
     """The kernel of a sample region and its grid."""
-    op = next(o for o in fused.body.block.ops if isinstance(o, SampleOp))
+    op = next(o for o in fused.body.block.ops if isinstance(o, SampleOp | SampleTopOp | TopPartialOp))
+    if isinstance(op, TopPartialOp):
+        return lower_top(op, fused, name, schedule)
     e = Emitter(fused, name, schedule)
     b = e.b
     count, width = shape_of(op.logits)
     with b.source(source_of(op)):
         r = b.named("row", b.program_id(0)) if count > 1 else b.constant(0)
         row = Row(e, e.pointers[op.logits], b.mul(r, width), width, schedule.get("columns"))
-        top, greedy = row.largest(width, lambda logits, index: logits)
+        if isinstance(op, SampleTopOp):
+            top, greedy = _of_chunks(e, op, r)
+        else:
+            top, greedy = row.largest(width, lambda logits, index: logits)
         temperature = b.named("temperature", b.load(e.pointers[op.temperature], r))
         drawing = b.named("drawing", b.gt(temperature, 0.0))
         divisor = b.named("divisor", b.where(drawing, temperature, 1.0))
@@ -117,13 +122,50 @@ def lower(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.Fun
     return b.finish(), (count, 1, 1)
 
 
+def _of_chunks(e: Emitter, op: SampleTopOp, r: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """The largest of the chunks' largest logits, and its index; chunks lie in order, so ties go to the least index."""
+    b, (_, splits) = e.b, shape_of(op.best)
+    size = 1 << max(0, splits - 1).bit_length()
+    chunk = b.arange(size)
+    mask = None if size == splits else b.lt(chunk, splits)
+    cell = b.named("cell", b.add(chunk, b.mul(r, splits)))
+    best = b.named("best", b.load(e.pointers[op.best], cell, mask, -math.inf))
+    index = b.named("index", b.load(e.pointers[op.index], cell, mask, LARGEST))
+    top = b.named("top", b.reduce(best, "max", 0))
+    return top, b.named("greedy", b.reduce(b.where(b.eq(best, top), index, LARGEST), "min", 0))
+
+
+def lower_top(op: TopPartialOp, fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """The largest logit of one chunk of one row a program."""
+    e = Emitter(fused, name, schedule)
+    b = e.b
+    (count, width), (_, splits) = shape_of(op.logits), shape_of(op.best)
+    share = -(-width // splits)
+    size = 1 << max(0, share - 1).bit_length()
+    pointer = {item.value: item.pointer for item in e.stores}
+    with b.source(source_of(op)):
+        chunk = b.named("chunk", b.program_id(0))
+        r = b.named("row", b.program_id(1)) if count > 1 else b.constant(0)
+        within = b.arange(size)
+        index = b.named("index", b.add(b.mul(chunk, share), within))
+        mask = b.all_of(b.lt(index, width), None if size == share else b.lt(within, share))
+        logits = b.load(e.pointers[op.logits], b.add(index, b.mul(r, width)), mask, -math.inf)
+        logits = b.named("logits", b.where(b.eq(logits, logits), logits, -math.inf))
+        best = b.named("best", b.reduce(logits, "max", 0))
+        first = b.reduce(b.where(b.eq(logits, best), index, width - 1), "min", 0)
+        cell = b.named("cell", b.add(chunk, b.mul(r, splits)))
+        b.store(pointer[op.best], cell, best)
+        b.store(pointer[op.index], cell, b.minimum(first, width - 1))
+    return e.b.finish(), (splits, count, 1)
+
+
 def ordered(b: KernelBuilder, z: SSAValue) -> SSAValue:
     """The int32 whose order is that of the float32 `z`: its bits, with all but the sign flipped where it is negative."""
     bits = b.bitcast(b.add(z, 0.0), i32)
     return b.where(b.ge(bits, 0), bits, b.xor(bits, LARGEST))
 
 
-def _top_k(e: Emitter, op: SampleOp, row: Row, r: SSAValue, divisor: SSAValue, high: SSAValue) -> SSAValue:
+def _top_k(e: Emitter, op: SampleOp | SampleTopOp, row: Row, r: SSAValue, divisor: SSAValue, high: SSAValue) -> SSAValue:
     """The largest image that at least k values reach; the smallest image of all when k is 0 or covers the vocabulary."""
     b = e.b
     k = b.named("k", b.load(e.pointers[op.top_k], r))
@@ -145,7 +187,9 @@ def _top_k(e: Emitter, op: SampleOp, row: Row, r: SSAValue, divisor: SSAValue, h
     return b.named("floor", b.reduce(loop.results[0], "max", 0))
 
 
-def _top_p(e: Emitter, op: SampleOp, row: Row, r: SSAValue, divisor: SSAValue, high: SSAValue, floor: SSAValue, top: SSAValue) -> SSAValue:
+def _top_p(
+    e: Emitter, op: SampleOp | SampleTopOp, row: Row, r: SSAValue, divisor: SSAValue, high: SSAValue, floor: SSAValue, top: SSAValue
+) -> SSAValue:
     """The smallest image, not below `floor`, above which less than p of the kept probability lies."""
     b = e.b
     p = b.named("p", b.load(e.pointers[op.top_p], r))
