@@ -63,7 +63,8 @@ def commute(function: func.FuncOp) -> None:
         erase_dead(op)
         reason = "one number a row commutes with the sum; the rounding of the scaled value is dropped"
         records.append({"verdict": "folded", "kind": "row-scale", "what": what, "reason": reason})
-    record(function, records)
+    if records:
+        record(function, records)
 
 
 def erase_dead(op: Operation) -> None:

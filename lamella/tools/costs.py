@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from lamella.errors import ManifestError, nearest
@@ -61,12 +61,12 @@ def context_of(bucket: Bucket, context: int) -> int:
     return context if bucket.longest_query == 1 else max(1, bucket.tokens // bucket.sequences)
 
 
-def step_cost(manifest: Manifest, bucket: Bucket, context: int) -> Cost:
+def step_cost(manifest: Manifest, bucket: Bucket, context: float) -> Cost:
     """The sum over the launches of a step after which each sequence has `context` tokens in the cache."""
     return sum((launch_cost(manifest, bucket, launch, context) for launch in bucket.launches), Cost())
 
 
-def launch_cost(manifest: Manifest, bucket: Bucket, launch: Launch, context: int) -> Cost:
+def launch_cost(manifest: Manifest, bucket: Bucket, launch: Launch, context: float) -> Cost:
     """One launch of a step after which each sequence has `context` tokens in the cache. Raises ManifestError for an op without a rule."""
     kernel = manifest.kernels[launch.kernel]
     refs = launch.args[: kernel.inputs]
@@ -118,7 +118,7 @@ def infer(body: Mapping[str, Any], arguments: Sequence[Operand]) -> dict[int, Op
     return values
 
 
-def flops(body: Mapping[str, Any], values: Mapping[int, Operand], bucket: Bucket, context: int) -> dict[str, int]:
+def flops(body: Mapping[str, Any], values: Mapping[int, Operand], bucket: Bucket, context: float) -> dict[str, int]:
     """Operations of a region's matrix products by the units that do them: one row of x never goes to the tensor cores."""
     out: Counter[str] = Counter()
     for name, ids, attributes, _ in body["ops"]:
@@ -130,7 +130,7 @@ def flops(body: Mapping[str, Any], values: Mapping[int, Operand], bucket: Bucket
     return dict(out)
 
 
-def pairs(bucket: Bucket, context: int) -> int:
+def pairs(bucket: Bucket, context: float) -> int:
     """Query and key pairs that causal attention looks at, if all sequences have as many tokens in the step."""
     queries = bucket.tokens / bucket.sequences
     return round(bucket.tokens * (context - queries + (queries + 1) / 2))
@@ -154,7 +154,7 @@ def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0) -> dict[s
 
 
 def _read(
-    manifest: Manifest, bucket: Bucket, ops: Iterable[tuple[str, Sequence[int]]], values: Mapping[int, Operand], index: int, context: int
+    manifest: Manifest, bucket: Bucket, ops: Iterable[tuple[str, Sequence[int]]], values: Mapping[int, Operand], index: int, context: float
 ) -> int:
     """Bytes that a region reads of its argument `index`."""
     dtype, shape = values[index]
@@ -171,9 +171,9 @@ def _read(
                 case "tile.slots", 2:
                     total += prod(values[ids[0]][1]) * DTYPE_BYTES[dtype]
                 case (("tile.attend" | "tile.attend_partial"), 1):
-                    return bucket.sequences * context * spec.block_bytes // spec.block // spec.layers
+                    return int(bucket.sequences * context * spec.block_bytes / spec.block / spec.layers)
                 case (("tile.attend" | "tile.attend_partial"), 2):
-                    total += bucket.sequences * -(-context // spec.block) * DTYPE_BYTES[dtype]
+                    total += bucket.sequences * ceil(context / spec.block) * DTYPE_BYTES[dtype]
                 case "tile.scatter", 1:
                     pass
                 case _:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from lamella.semantics import IMPLEMENTATIONS, REDUCTIONS, SCALARS
 from lamella.semantics.attention import attend, sequence_of, slots
@@ -197,6 +198,40 @@ def test_rms_norm(dtype, rows):
     assert got.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 2**-7
     torch.testing.assert_close(got.double(), normal.to(dtype).double() * weight.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_without_weights_and_with_offsets_round_once(dtype):
+    x, weight, bias = torch.randn(7, 33).to(dtype), torch.randn(33).to(dtype), torch.randn(33).to(dtype)
+    rms, layer = IMPLEMENTATIONS["transformer.rms_norm"], IMPLEMENTATIONS["transformer.layer_norm"]
+    normal = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    cases = [
+        (rms(x, eps=1e-5), normal),
+        (rms(x, weight, eps=1e-5, offset=1.0), normal * (1 + weight.double())),
+        (layer(x, eps=1e-5), F.layer_norm(x.double(), (33,), eps=1e-5)),
+        (layer(x, weight, eps=1e-5), F.layer_norm(x.double(), (33,), weight.double(), eps=1e-5)),
+        (layer(x, weight, bias, eps=1e-5), F.layer_norm(x.double(), (33,), weight.double(), bias.double(), 1e-5)),
+    ]
+    relative, absolute = (1e-5, 1e-5) if dtype == torch.float32 else (2**-8, 1e-5)
+    for got, exact in cases:
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), exact, rtol=relative, atol=absolute)
+
+
+def test_weight_transforms():
+    weight, gamma, bias = torch.randn(6, 5).bfloat16(), torch.randn(5).bfloat16(), torch.randn(6).bfloat16()
+    scaled = IMPLEMENTATIONS["transformer.scale_columns"](weight, gamma)
+    assert torch.equal(scaled, (weight.double() * gamma.double()).bfloat16())
+    gemma = IMPLEMENTATIONS["transformer.scale_columns"](weight, gamma, offset=1.0)
+    torch.testing.assert_close(gemma.double(), weight.double() * (1 + gamma.double()), rtol=2**-8, atol=1e-6)
+    shifted = IMPLEMENTATIONS["transformer.shift_bias"](bias, weight, gamma)
+    assert shifted.dtype == torch.bfloat16
+    torch.testing.assert_close(shifted.double(), bias.double() + weight.double() @ gamma.double(), rtol=2**-8, atol=1e-6)
+    joined = IMPLEMENTATIONS["transformer.concat_rows"](weight, scaled[:2])
+    assert torch.equal(joined[6:], scaled[:2])
+    turned = IMPLEMENTATIONS["transformer.transpose"](joined)
+    assert (turned.shape, turned.is_contiguous()) == ((5, 8), True)
+    assert torch.equal(turned[:, 3], weight[3])
 
 
 def test_linear_accumulates_in_float32_and_rounds_once():

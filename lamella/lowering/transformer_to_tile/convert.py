@@ -11,10 +11,11 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, FunctionType, ModuleOp, TensorT
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from lamella.dialects import signature
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.elementwise import Elementwise, LastAxisReduction
 from lamella.dialects.messages import location, subject
-from lamella.dialects.transformer import KVCacheType
+from lamella.dialects.transformer import KVCacheType, RopeOp, WeightTransform
 from lamella.errors import PassError
 from lamella.lowering.transformer_to_tile import attention, elementwise, linear, norm
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
@@ -40,8 +41,8 @@ def rule_of(op: Operation) -> Rule:
         return elementwise.last_axis_reduction
     rule = RULES.get(op.name)
     if rule is None:
-        remedy = "run rope-table first" if op.name == "transformer.rope" else None
-        raise PassError("no lowering to tile ops", where=subject(op), remedy=remedy)
+        first = "rope-table" if isinstance(op, RopeOp) else "fold-constants" if isinstance(op, WeightTransform) else ""
+        raise PassError("no lowering to tile ops", where=subject(op), remedy=f"run {first} first" if first else None)
     return rule
 
 
@@ -56,15 +57,15 @@ class TransformerToTile(ModulePass):
         %1 = tile.map "silu"(%0) : tensor<1x8xf32> -> tensor<1x8xf32>
         %y = tile.cast %1 : tensor<1x8xf32> -> tensor<1x8xbf16>
 
-    Expects static shapes (`specialize`) and RoPE as table look-ups (`rope-table`). Weights and tables stay as handles.
+    Expects static shapes (`specialize`), RoPE as table look-ups (`rope-table`) and no op that transforms weights (`fold-constants`).
+    Weights and tables stay as handles; `@transform_weights` is no step and is left alone.
     """
 
     name = "transformer-to-tile"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, func.FuncOp) and not function.is_declaration:
-                self.lower(function)
+        for function in signature.steps(op):
+            self.lower(function)
 
     def lower(self, function: func.FuncOp) -> None:
         """Replaces the body of `function` by its lowering. Raises PassError on a dynamic shape or an op without a rule."""

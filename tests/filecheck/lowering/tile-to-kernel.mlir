@@ -104,7 +104,7 @@ func.func @chunks(%X: memref<3x48xf32>, %Y: memref<3x48xf32>) {
 // CHECK-NEXT:    }
 // CHECK-NEXT:    kernel.return
 func.func @gemv(%X: memref<1x32xbf16>, %WQ: memref<16x32xbf16>, %WK: memref<8x32xbf16>, %ANGLES: memref<1x8xf32>, %CACHE: memref<?x2x1x16x8xbf16>, %SLOTS: memref<1xi32>, %Q: memref<1x16xbf16>) {
-  tile.fused schedule <gemv, {k = 32 : i64, programs = 1024 : i64, rows = 2 : i64, warps = 4 : i64}> ins(%X, %WQ, %WK, %ANGLES, %CACHE, %SLOTS : memref<1x32xbf16>, memref<16x32xbf16>, memref<8x32xbf16>, memref<1x8xf32>, memref<?x2x1x16x8xbf16>, memref<1xi32>) outs(%Q, %CACHE : memref<1x16xbf16>, memref<?x2x1x16x8xbf16>) attributes {kernel = "gemv_0", loc = "layers.3.attn"} {
+  tile.fused schedule <gemv, {k = 32 : i64, rows = 2 : i64, warps = 4 : i64}> ins(%X, %WQ, %WK, %ANGLES, %CACHE, %SLOTS : memref<1x32xbf16>, memref<16x32xbf16>, memref<8x32xbf16>, memref<1x8xf32>, memref<?x2x1x16x8xbf16>, memref<1xi32>) outs(%Q, %CACHE : memref<1x16xbf16>, memref<?x2x1x16x8xbf16>) attributes {kernel = "gemv_0", loc = "layers.3.attn"} {
   ^bb0(%x: tensor<1x32xbf16>, %wq: tensor<16x32xbf16>, %wk: tensor<8x32xbf16>, %angles: tensor<1x8xf32>, %cache: tensor<?x2x1x16x8xbf16>, %slots: tensor<1xi32>):
     %q = tile.contract %x, %wq {loc = "layers.3.attn.q"} : tensor<1x32xbf16>, tensor<16x32xbf16> -> tensor<1x16xf32>
     %k = tile.contract %x, %wk {loc = "layers.3.attn.k"} : tensor<1x32xbf16>, tensor<8x32xbf16> -> tensor<1x8xf32>

@@ -49,6 +49,49 @@ func.func @norm(%x: tensor<3x8xbf16>, %w: tensor<8xbf16>) -> tensor<3x8xbf16> {
   func.return %y : tensor<3x8xbf16>
 }
 
+// A norm whose weight went into the next linears is rounded once.
+// CHECK-LABEL: func.func @bare_norm
+// CHECK:         %inverse = tile.map "rsqrt"
+// CHECK-NEXT:    %[[NORMED:.*]] = tile.map "mul"(%{{.*}}, %inverse)
+// CHECK-NEXT:    %y = tile.cast %[[NORMED]] {loc = "final_norm"} : tensor<3x8xf32> -> tensor<3x8xbf16>
+// CHECK-NEXT:    func.return %y
+func.func @bare_norm(%x: tensor<3x8xbf16>) -> tensor<3x8xbf16> {
+  %y = transformer.rms_norm %x {eps = 1.0e-05 : f64, loc = "final_norm"} : (tensor<3x8xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}
+
+// Gemma's 1 + w: the product with the weight is not rounded before.
+// CHECK-LABEL: func.func @gemma_norm
+// CHECK:         %[[NORMED:.*]] = tile.map "mul"(%{{.*}}, %inverse) : tensor<3x8xf32>, tensor<3x1xf32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %[[W:.*]] = tile.cast %w
+// CHECK-NEXT:    %[[ONE:.*]] = tile.constant 1.000000e+00 : f32 : tensor<f32>
+// CHECK-NEXT:    %[[SCALE:.*]] = tile.map "add"(%[[W]], %[[ONE]]) : tensor<8xf32>, tensor<f32> -> tensor<8xf32>
+// CHECK-NEXT:    %[[SCALED:.*]] = tile.map "mul"(%[[NORMED]], %[[SCALE]])
+// CHECK-NEXT:    %y = tile.cast %[[SCALED]]
+func.func @gemma_norm(%x: tensor<3x8xbf16>, %w: tensor<8xbf16>) -> tensor<3x8xbf16> {
+  %y = transformer.rms_norm %x, %w {eps = 1.0e-06 : f64, offset = 1.0 : f64} : (tensor<3x8xbf16>, tensor<8xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}
+
+// A layer norm centres first, and rounds once at the end.
+// CHECK-LABEL: func.func @layer_norm
+// CHECK-NEXT:    %[[X:.*]] = tile.cast %x
+// CHECK-NEXT:    %[[SUM:.*]] = tile.reduce "sum" %[[X]]
+// CHECK-NEXT:    %[[EIGHTH:.*]] = tile.constant 1.250000e-01
+// CHECK-NEXT:    %[[MEAN:.*]] = tile.map "mul"(%[[SUM]], %[[EIGHTH]])
+// CHECK-NEXT:    %[[CENTRED:.*]] = tile.map "sub"(%[[X]], %[[MEAN]]) : tensor<3x8xf32>, tensor<3x1xf32> -> tensor<3x8xf32>
+// CHECK-NEXT:    %[[SQUARE:.*]] = tile.map "square"(%[[CENTRED]])
+// CHECK:         %[[NORMED:.*]] = tile.map "mul"(%[[CENTRED]], %inverse)
+// CHECK-NEXT:    %[[W:.*]] = tile.cast %w
+// CHECK-NEXT:    %[[SCALED:.*]] = tile.map "mul"(%[[NORMED]], %[[W]])
+// CHECK-NEXT:    %[[B:.*]] = tile.cast %b
+// CHECK-NEXT:    %[[SHIFTED:.*]] = tile.map "add"(%[[SCALED]], %[[B]])
+// CHECK-NEXT:    %y = tile.cast %[[SHIFTED]]
+func.func @layer_norm(%x: tensor<3x8xbf16>, %w: tensor<8xbf16>, %b: tensor<8xbf16>) -> tensor<3x8xbf16> {
+  %y = transformer.layer_norm %x, %w, %b {eps = 1.0e-05 : f64} : (tensor<3x8xbf16>, tensor<8xbf16>, tensor<8xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}
+
 // Weights stay handles; look-ups are gathers; a bias is added before the one rounding.
 // CHECK-LABEL: func.func @linear
 // CHECK-NEXT:    %table = transformer.weight "embed" : tensor<32x8xbf16>

@@ -16,6 +16,14 @@ func.func @dynamic(%x: tensor<?x8xf32, #transformer.dims<"N">>) -> tensor<?x8xf3
 
 // -----
 
+// CHECK: transformer.transpose: no lowering to tile ops (run fold-constants first)
+func.func @transform(%w: tensor<3x8xf32>) -> tensor<8x3xf32> {
+  %y = transformer.transpose %w : (tensor<3x8xf32>) -> tensor<8x3xf32>
+  func.return %y : tensor<8x3xf32>
+}
+
+// -----
+
 // CHECK: test.op at layers.0: no lowering to tile ops
 func.func @unknown(%x: tensor<3x8xf32>) -> tensor<3x8xf32> {
   %y = "test.op"(%x) {loc = "layers.0"} : (tensor<3x8xf32>) -> tensor<3x8xf32>

@@ -6,3 +6,11 @@ func.func @sample(%logits: tensor<2x32xf32>, %temperature: tensor<2xf32>, %top_k
   %next = tile.sample %logits, %temperature, %top_k, %top_p, %seed, %position {loc = "sample"} : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
   func.return %next : tensor<2xi32>
 }
+
+func.func @chunks(%logits: tensor<2x32xf32>, %temperature: tensor<2xf32>, %top_k: tensor<2xi32>, %top_p: tensor<2xf32>, %seed: tensor<2xi32>, %position: tensor<2xi32>) -> tensor<2xi32> {
+  // CHECK: %best, %index = tile.top_partial %logits splits 4 : i64 : tensor<2x32xf32> -> tensor<2x4xf32>, tensor<2x4xi32>
+  %best, %index = tile.top_partial %logits splits 4 : i64 : tensor<2x32xf32> -> tensor<2x4xf32>, tensor<2x4xi32>
+  // CHECK: %next = tile.sample_top %logits top %best, %index with %temperature, %top_k, %top_p, %seed, %position : tensor<2x32xf32>, tensor<2x4xf32>, tensor<2x4xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  %next = tile.sample_top %logits top %best, %index with %temperature, %top_k, %top_p, %seed, %position : tensor<2x32xf32>, tensor<2x4xf32>, tensor<2x4xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  func.return %next : tensor<2xi32>
+}

@@ -13,3 +13,19 @@ func.func @result(%logits: tensor<2x32xf32>, %f: tensor<2xf32>, %i: tensor<2xi32
   %next = tile.sample %logits, %f, %i, %f, %i, %i : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<1xi32>
   func.return
 }
+
+// -----
+
+func.func @chunks(%logits: tensor<2x32xf32>) {
+  // CHECK: tile.top_partial: results have shapes (2, 4) and (2, 8), expected (2, 4)
+  %best, %index = tile.top_partial %logits splits 4 : i64 : tensor<2x32xf32> -> tensor<2x4xf32>, tensor<2x8xi32>
+  func.return
+}
+
+// -----
+
+func.func @draw(%logits: tensor<2x32xf32>, %best: tensor<1x4xf32>, %index: tensor<1x4xi32>, %t: tensor<2xf32>, %k: tensor<2xi32>) {
+  // CHECK: tile.sample_top: best (1, 4) and index (1, 4) do not fit 2 rows
+  %next = tile.sample_top %logits top %best, %index with %t, %k, %t, %k, %k : tensor<2x32xf32>, tensor<1x4xf32>, tensor<1x4xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  func.return
+}
