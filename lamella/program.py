@@ -204,7 +204,7 @@ def _ledger(module: ModuleOp, shape: Shape) -> list[dict[str, Any]]:
             "region": number,
             "kernel": kernel_name.data if isinstance(kernel_name, StringAttr) else "",
         }
-        ops = list(dict.fromkeys(filter(None, map(location, op.body.block.ops))))
+        ops = [loc for loc in dict.fromkeys(location(inner) for inner in op.body.block.ops) if loc]
         chosen = op.schedule.skeleton.data if op.schedule else ""
         parameters = {k: python_value(v) for k, v in op.schedule.options.data.items()} if op.schedule else {}
         out.append({"verdict": "region", "schedule": chosen, "parameters": parameters, "ops": ops, **place})

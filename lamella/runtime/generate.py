@@ -93,8 +93,11 @@ class Chunk:
     rows: tuple[int, ...]
 
 
-def room_after(prompt_ids: Sequence[int], vocabulary: int, context: int) -> int:
-    """How many tokens fit into the context after a prompt. Raises PromptError for one that is empty or cannot be run."""
+def token_limit(prompt_ids: Sequence[int], max_new_tokens: int | None, vocabulary: int, context: int) -> int:
+    """How many tokens may follow a prompt: `max_new_tokens`, or (None) what the context leaves.
+
+    Raises PromptError for a prompt that is empty, holds other ids than 0 to vocabulary - 1, or does not fit with the new tokens.
+    """
     if len(prompt_ids) == 0:
         raise PromptError("the prompt is empty", expected="at least one token")
     bad = next((i for i in prompt_ids if not 0 <= i < vocabulary), None)
@@ -103,7 +106,17 @@ def room_after(prompt_ids: Sequence[int], vocabulary: int, context: int) -> int:
     room = context - len(prompt_ids)
     if room < 1:
         raise PromptError("the prompt is longer than the context", expected=f"at most {context - 1} tokens", got=str(len(prompt_ids)))
-    return room
+    if max_new_tokens is None:
+        return room
+    if max_new_tokens < 1:
+        raise PromptError("bad max_new_tokens", expected="at least 1", got=str(max_new_tokens))
+    if max_new_tokens > room:
+        raise PromptError(
+            f"{len(prompt_ids)} prompt and {max_new_tokens} new tokens are longer than the context",
+            expected=f"at most {context} together",
+            remedy=f"ask for at most {room} new tokens",
+        )
+    return max_new_tokens
 
 
 class Session:
@@ -140,19 +153,7 @@ class Session:
 
     def check(self, prompt_ids: Sequence[int], max_new_tokens: int | None) -> int:
         """How many tokens may follow. Raises PromptError for a prompt (or prompt and new tokens) that cannot be run."""
-        context = self.manifest.max_context
-        room = room_after(prompt_ids, self.manifest.model.vocabulary, context)
-        if max_new_tokens is None:
-            return room
-        if max_new_tokens < 1:
-            raise PromptError("bad max_new_tokens", expected="at least 1", got=str(max_new_tokens))
-        if max_new_tokens > room:
-            raise PromptError(
-                f"{len(prompt_ids)} prompt and {max_new_tokens} new tokens are longer than the context",
-                expected=f"at most {context} together",
-                remedy=f"ask for at most {room} new tokens",
-            )
-        return max_new_tokens
+        return token_limit(prompt_ids, max_new_tokens, self.manifest.model.vocabulary, self.manifest.max_context)
 
     def _stream(
         self, ids: list[int], limit: int, sampling: SamplingParameters, stops: frozenset[int], timings: Timings

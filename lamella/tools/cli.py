@@ -82,13 +82,13 @@ def generate(
         raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
     from lamella import api
     from lamella.runtime.executor import resolve
-    from lamella.runtime.generate import room_after
+    from lamella.runtime.generate import token_limit
 
     resolve(executor, device)
     with _progress("compiling") as show:
         opened = api.open_model(model, random_weights=random_weights)
         ids = api.encode(opened, given, chat=chat)
-        room = room_after(ids, opened.config.vocabulary, api.context_of(opened, max_context))
+        limit = token_limit(ids, max_new_tokens, opened.config.vocabulary, api.context_of(opened, max_context))
         if stop and opened.tokenizer is None:
             raise PromptError("stop strings need a tokenizer", where=model, expected="tokenizer.json beside config.json")
         loaded = api.load(
@@ -102,7 +102,7 @@ def generate(
         )
     result = loaded.generate(
         ids,
-        max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, room),
+        max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, limit),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -194,8 +194,10 @@ def report(
     from lamella.tools.report_files import FILES, ModelReport
 
     program = _compile(model, arch, dtype, tokens, max_context, random_weights, None)
-    figures = None if arch is None else _figures(program, arch)
     manifest = as_manifest(program.manifest)
+    if context is not None and context > manifest.max_context:
+        raise PromptError("bad context", where="--context", expected=f"1 to {manifest.max_context}, the longest one", got=str(context))
+    figures = None if arch is None else _figures(program, arch)
     made = ModelReport(manifest, program.kernels, context or manifest.max_context, program.accesses, figures)
     if output is not None:
         with output_folder(output, FILES) as folder:

@@ -133,6 +133,15 @@ def test_a_decode_step_takes_little_processor_time(model: api.Model, monkeypatch
     assert min(seconds[1:]) < 0.1
 
 
+def test_threads_are_as_they_were_after_a_step(model: api.Model) -> None:
+    torch.set_num_threads(2)
+    try:
+        list(model.session.stream([1, 2, 3], 2, ignore_eos=True))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
 # --- a bare configuration
 
 

@@ -158,7 +158,13 @@ def test_requests_are_refused_before_weights_are_loaded(model: Path, capsys: Cap
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr("lamella.api.load", load)
-    for options in (["--prompt-ids", ",".join("1" * 64)], ["--prompt", "a"], ["--prompt-ids", "1", "--stop", "x"]):
+    long = ",".join("1" * 64)
+    for options in (
+        ["--prompt-ids", long],
+        ["--prompt-ids", "1", "--max-new-tokens", "64"],
+        ["--prompt", "a"],
+        ["--prompt-ids", "1", "--stop", "x"],
+    ):
         refusal(capsys, model, cli.main, generate(model, *options))
 
 

@@ -185,6 +185,16 @@ def test_contract_accumulates_in_float32_and_keeps_rows_apart(dtype: torch.dtype
     assert out[rows].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("outputs", [1, 4, 11, 12])
+def test_contract_of_a_single_row(outputs: int, dtype: torch.dtype) -> None:
+    x, w = torch.randn(3, 37).to(dtype), torch.randn(outputs, 37).to(dtype)
+    for row in (x[:1], x[1:2]):
+        out = IMPLEMENTATIONS["tile.contract"](row, w)
+        assert out.shape == (1, outputs)
+        torch.testing.assert_close(out.double(), row.double() @ w.double().T, rtol=1e-5, atol=1e-5)
+
+
 def test_map_broadcasts_size_one_axes_and_scalars() -> None:
     apply = IMPLEMENTATIONS["tile.map"]
     x, column, row, two = torch.randn(3, 5), torch.randn(3, 1), torch.randn(1, 5), torch.tensor(2.0)

@@ -109,12 +109,15 @@ def test_bytes_of_launches_equal_a_count_by_hand() -> None:
 
     ffn = next(x for x in bucket.launches if any(r.name.startswith("layers.0.ffn.gate_proj") for r in x.args))
     assert launch_traffic(manifest, bucket, ffn, 30) == 2 * (96 + 2 * 200 * 96 + 200)
-    # One query row; one key and one value of 2 heads a token of context; acc, max and sum of each split; the three index inputs.
+    # One query row; one key and one value of 2 heads a token of context; the result or, where the context is split, acc, max and sum of
+    # each part; the entries of the block table that 30 tokens fill, query_start and the length.
     attend = next(x for x in bucket.launches if manifest.kernels[x.kernel].sources[0].startswith("attend"))
-    split = next(r.shape[2] for r in attend.args if len(r.shape) == 4)
-    assert launch_traffic(manifest, bucket, attend, 30) == 96 * 2 + 30 * 2 * 32 * 2 + split * 6 * (16 + 2) * 4 + 4 * (4 + 2 + 1)
-    # A row of the embedding, a row of angles, their copies, and integers: token, positions, query_start, block table, logit row, 2 results.
-    assert moved("slots") == 2 * 96 * 2 + 2 * 16 * 4 + 4 * (1 + 1 + 2 + 4 + 1 + 2)
+    parts = [r.shape[2] * 6 * (16 + 2) * 4 for r in attend.args if len(r.shape) == 4]
+    made = parts[0] if parts else 96 * 2
+    assert launch_traffic(manifest, bucket, attend, 30) == 96 * 2 + 30 * 2 * 32 * 2 + made + 4 * (2 + 2 + 1)
+    # A row of the embedding, a row of angles, their copies, and integers: token, position, query_start, one entry of the block table, logit
+    # row, 2 results.
+    assert moved("slots") == 2 * 96 * 2 + 2 * 16 * 4 + 4 * (1 + 1 + 2 + 1 + 1 + 2)
 
 
 def test_every_launch_of_a_step_is_in_one_part() -> None:

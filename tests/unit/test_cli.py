@@ -164,11 +164,12 @@ def mistake(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     args = ["generate", "m", "--prompt", "Hi", "--chat", "--max-new-tokens", "5", "--stop", "\n", "--stop", "END", "--seed", "3"]
-    assert output([*args, "--temperature", "0.5", "--device", "cpu", "--random-weights", "0"], capsys) == "Paris é\n"
+    args += ["--temperature", "0.5", "--device", "cpu", "--random-weights", "0", "--weight-cache", "kept"]
+    assert output(args, capsys) == "Paris é\n"
     assert calls[:2] == [("m", {"random_weights": 0}), ("Hi", {"chat": True})]
     (_, load), (ids, generate) = calls[2:]
     load.pop("progress")(1, 2, "embed")
-    assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None}
+    assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None, "weight_cache": Path("kept")}
     assert ids == [1]
     expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False}
     assert {name: generate[name] for name in expected} == expected

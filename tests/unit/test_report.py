@@ -182,6 +182,8 @@ def test_the_command_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert sorted(p.name for p in out.iterdir()) == ["arena-t1.svg", "layer-t1.svg", "report.json"]
     assert json.loads((out / "report.json").read_text()) == printed
     assert (printed["context"], printed["buckets"][0]["context"]) == (20, 20)
+    assert main([*args, "--context", "65"]) == 2
+    assert capsys.readouterr().err == "lamella: error: --context: bad context, expected 1 to 64, the longest one, got 65\n"
     (out / "mine").write_text("")
     assert main(args) == 2
     assert "holds other files ('mine')" in capsys.readouterr().err

@@ -101,7 +101,11 @@ func.func @whole(%q: tensor<4096x256xbf16>, %cache: tensor<?x2x8x16x8xbf16>, %bl
 }
 
 // CHECK-LABEL: func.func @sample
-// CHECK-NEXT:    %n = tile.fused schedule <sample, {columns = {{[0-9]+}} : i64, warps = {{[0-9]+}} : i64}>
+// CHECK-NEXT:    %best, %index = tile.fused schedule <sample, {columns = {{[0-9]+}} : i64, splits = [[CHUNKS:[0-9]+]] : i64, warps = {{[0-9]+}} : i64}>
+// CHECK-SAME:      reason = "one program a row would be all latency: [[CHUNKS]] programs share the vocabulary"
+// CHECK:           tile.top_partial %{{.*}} splits [[CHUNKS]] : i64
+// CHECK:         %n = tile.fused schedule <sample,
+// CHECK:           tile.sample_top %{{.*}} top %{{.*}}, %{{.*}} with
 func.func @sample(%logits: tensor<2x32000xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>) -> tensor<2xi32> {
   %n = tile.fused ins(%logits, %f, %i : tensor<2x32000xf32>, tensor<2xf32>, tensor<2xi32>) {
   ^bb0(%a: tensor<2x32000xf32>, %b: tensor<2xf32>, %c: tensor<2xi32>):
