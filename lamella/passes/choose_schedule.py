@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from lamella.dialects.attributes import python_value, shape_of
@@ -74,27 +74,35 @@ def choose(fused: FusedOp, longest: int, target: Device) -> None:
     answer = feasible_schedules(ops)
     if not answer:
         raise PassError(f"no schedule fits this region: {'; '.join(answer.reasons)}", where=subject(fused))
+    skeleton = answer.skeletons[0]
+    schedule = schedule_for(skeleton, ops, longest, target)
+    if schedule.options.data.get("splits") is not None and schedule.get("splits") > 1:
+        match next((op for op in ops if isinstance(op, AttendOp | SampleOp)), None):
+            case AttendOp() as attend:
+                return split_attention(fused, attend, schedule)
+            case SampleOp() as sample:
+                return split_sampling(fused, sample, schedule)
+            case _:
+                pass
+    return set_schedule(fused, schedule, f"the one skeleton that fits: {skeleton}")
+
+
+def schedule_for(skeleton: str, ops: Sequence[Operation], longest: int, target: Device) -> ScheduleAttr:
+    """The parameters of a feasible skeleton for the ops of a region; `longest` is the most tokens one sequence has."""
     anchor = next((op for op in ops if isinstance(op, ANCHORS)), None)
-    match answer.skeletons[0], anchor:
+    match skeleton, anchor:
         case "gemv", _:
-            schedule = schedules.gemv_schedule(ops, target)
+            return schedules.gemv_schedule(ops, target)
         case "mma", _:
-            schedule = schedules.mma_schedule(ops, target)
+            return schedules.mma_schedule(ops, target)
         case "attend", AttendOp():
-            schedule = schedules.attend_schedule(anchor, longest, target)
-            if schedule.get("splits") > 1:
-                split_attention(fused, anchor, schedule)
-                return
+            return schedules.attend_schedule(anchor, longest, target)
         case "merge", AttendMergeOp():
-            schedule = schedules.merge_schedule(anchor)
+            return schedules.merge_schedule(anchor)
         case "sample", SampleOp():
-            schedule = schedules.sample_schedule(shape_of(anchor.logits)[0], shape_of(anchor.logits)[1], target)
-            if schedule.get("splits") > 1:
-                split_sampling(fused, anchor, schedule)
-                return
+            return schedules.sample_schedule(shape_of(anchor.logits)[0], shape_of(anchor.logits)[1], target)
         case _:
-            schedule = schedules.row_schedule(ops)
-    set_schedule(fused, schedule, f"the one skeleton that fits: {answer.skeletons[0]}")
+            return schedules.row_schedule(ops)
 
 
 def set_schedule(fused: FusedOp, schedule: ScheduleAttr, reason: str) -> None:

@@ -56,7 +56,7 @@ class Feasible:
 
 @dataclass
 class Parts:
-    """A region around contractions: what comes before x, the contractions by epilogue, and what follows them."""
+    """A region around contractions: what depends on none of them, the contractions by epilogue, and what follows them."""
 
     prologue: list[Operation] = field(default_factory=list[Operation])
     contracts: list[ContractOp] = field(default_factory=list[ContractOp])
@@ -72,9 +72,10 @@ def data_operands(op: Operation) -> Sequence[SSAValue]:
     return (op.values, op.slots) if isinstance(op, ScatterOp) else op.operands
 
 
-def stored_values(ops: Sequence[Operation], inside: Collection[Operation]) -> list[SSAValue]:
-    """The results that ops outside of the region use: what its launch leaves in memory."""
-    return [r for op in ops for r in op.results if any(use.operation not in inside for use in r.uses)]
+def stored_values(ops: Sequence[Operation], copied: Collection[Operation] = ()) -> list[SSAValue]:
+    """The results that ops outside of the region use: what its launch leaves in memory. Ops that are `copied` leave that to the original."""
+    inside = set(ops)
+    return [r for op in ops if op not in copied for r in op.results if any(use.operation not in inside for use in r.uses)]
 
 
 def result_rows(op: Operation) -> tuple[int, ...]:
@@ -126,18 +127,21 @@ def _ancestors(values: Iterable[SSAValue], inside: Collection[Operation]) -> set
     return seen
 
 
-def feasible_schedules(ops: Sequence[Operation]) -> Feasible:
-    """The skeletons that can run `ops` (in program order) as one launch."""
+def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] = ()) -> Feasible:
+    """The skeletons that can run `ops` (in program order) as one launch.
+
+    Some of them may be `copied`: this launch would compute them for itself only, and others that need them compute them too.
+    """
     anchors = [op for op in ops if isinstance(op, ANCHORS)]
     if not anchors:
-        return _answer("row", _row(ops))
+        return _answer("row", _row(ops, stored_values(ops, copied)))
     if all(isinstance(a, ContractOp) for a in anchors):
         split = parts(ops)
-        reason = _contract(ops, split)
+        reason = _contract(ops, split, stored_values(ops, copied))
         return _answer("gemv" if shape_of(split.contracts[0].x)[0] == 1 else "mma", reason, "contract")
     if len(anchors) > 1:
         return Feasible((), (_several(anchors),))
-    return _single(anchors[0], ops)
+    return _single(anchors[0], ops, stored_values(ops, copied))
 
 
 def _answer(skeleton: str, reason: str | None, family: str | None = None) -> Feasible:
@@ -214,9 +218,8 @@ def _shape(sizes: Sequence[int]) -> str:
 # Skeletons
 
 
-def _row(ops: Sequence[Operation]) -> str | None:
+def _row(ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None:
     inside = set(ops)
-    stored = stored_values(ops, inside)
     shapes = {result_rows(v.owner) for v in stored if isinstance(v.owner, Operation)}
     wrong = [s for s in shapes if len(s) not in (1, 2)]
     if wrong:
@@ -232,7 +235,7 @@ def _row(ops: Sequence[Operation]) -> str | None:
     return _needs(stored, rows[0], inside, ()) if rows else None
 
 
-def _contract(ops: Sequence[Operation], split: Parts) -> str | None:
+def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]) -> str | None:
     inside = set(ops)
     for contract in split.contracts:
         before = _ancestors([contract.x, contract.weight], inside)
@@ -257,7 +260,6 @@ def _contract(ops: Sequence[Operation], split: Parts) -> str | None:
         reason = _epilogue_reason(op, split, tokens)
         if reason is not None:
             return reason
-    stored = stored_values(ops, inside)
     apart = next((v.owner for v in stored if v.owner not in split.component_of), None)
     if isinstance(apart, Operation):
         return f"other regions need {_where(apart)} too, which every program would compute and store"
@@ -277,8 +279,6 @@ def _where(op: Operation) -> str:
 
 
 def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
-    if isinstance(op, ConstantOp) or op not in split.component_of:
-        return None if isinstance(op, ELEMENTWISE) else f"{op.name} depends on no contraction"
     width = shape_of(split.components[split.component_of[op]][0].result)[1]
     sizes = result_rows(op)
     if len(sizes) != 2 or sizes[0] != tokens or sizes[1] not in (1, width):
@@ -296,22 +296,13 @@ def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
             return f"{op.name} has no form as an epilogue"
 
 
-def _single(anchor: Operation, ops: Sequence[Operation]) -> Feasible:
+def _single(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAValue]) -> Feasible:
     """An attend or merge with elementwise ops after it, and before the queries of an attend; a partial or a sample by itself."""
-    skeleton = {
-        AttendOp: "attend",
-        AttendPartialOp: "attend",
-        AttendMergeOp: "merge",
-        SampleOp: "sample",
-        SampleTopOp: "sample",
-        TopPartialOp: "sample",
-    }[
-        type(anchor)  # pyright: ignore[reportArgumentType]
-    ]
-    return _answer(skeleton, _around(anchor, ops))
+    skeleton = "sample" if isinstance(anchor, SAMPLERS) else "merge" if isinstance(anchor, AttendMergeOp) else "attend"
+    return _answer(skeleton, _around(anchor, ops, stored))
 
 
-def _around(anchor: Operation, ops: Sequence[Operation]) -> str | None:
+def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None:
     inside = set(ops)
     after: set[Operation] = {anchor}
     result = anchor.results[0]
@@ -330,7 +321,6 @@ def _around(anchor: Operation, ops: Sequence[Operation]) -> str | None:
             if shape_of(op.results[0]) != shape_of(result):
                 return f"{op.name} spreads {_shape(shape_of(result))} over {_shape(shape_of(op.results[0]))}"
             after.add(op)
-    stored = stored_values(ops, inside)
     apart = next((v.owner for v in stored if v.owner not in after), None)
     if isinstance(apart, Operation):
         return f"other regions need {_where(apart)} too, which several programs would compute and store"

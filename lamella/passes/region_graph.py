@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import DenseArrayBase
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase
+from xdsl.ir import Operation, SSAValue
 
-from lamella.dialects.attributes import ELEMENT_BYTES, Value, element_of, shape_of
+from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.messages import location
-from lamella.dialects.tile import LedgerEntryAttr
+from lamella.dialects.tile import CastOp, ConstantOp, LedgerEntryAttr
+from lamella.passes.feasibility import ANCHORS
 
 HANDLES = frozenset({"transformer.weight", "transformer.rope_table"})
+HALF_STEP, COPY_STEP = 0.5, 2.0**-24
+"""Ops are 1 apart in program order; copies stand between them, each at a place of its own."""
 
 
 @dataclass(eq=False)
@@ -25,11 +28,16 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What the group is called in the ledger: its last op that has a location, else its last op."""
-        for op in reversed(self.ops):
-            if location(op):
-                return f"{op.name} at {location(op)}"
-        return self.ops[-1].name
+        """What the group is called in the ledger: its last op that has a location, else its last op; a rounding names nothing else."""
+        named = [op for op in self.ops if location(op)]
+        telling = [op for op in named if not isinstance(op, CastOp)]
+        op = telling[-1] if telling else named[-1] if named else self.ops[-1]
+        return f"{op.name} at {location(op)}" if location(op) else op.name
+
+    @property
+    def anchored(self) -> bool:
+        """Whether an op of the group decides which program computes what."""
+        return any(isinstance(op, ANCHORS) for op in self.ops)
 
 
 class RegionGraph:
@@ -37,10 +45,14 @@ class RegionGraph:
 
     def __init__(self, function: func.FuncOp) -> None:
         self.function = function
-        self.order = {op: i for i, op in enumerate(function.body.block.ops)}
+        self.order: dict[Operation, float] = {op: i for i, op in enumerate(function.body.block.ops)}
         self.ops = [op for op in self.order if op.name not in HANDLES and not isinstance(op, func.ReturnOp)]
         self.group_of: dict[Operation, Group] = {op: Group([op]) for op in self.ops}
-        self.waits: dict[Operation, list[Operation]] = _overwrites(function)
+        self.overwriter = _overwriters(function)
+        self.waits: dict[Operation, list[Operation]] = {
+            writer: [use.operation for use in argument.uses if use.operation is not writer] for argument, writer in self.overwriter.items()
+        }
+        self.copies = 0
         # Whether everything an op waits for stands before it in the text; an overwrite may stand before a read of the old value.
         self.forward = all(self.order[reader] < self.order[op] for op, readers in self.waits.items() for reader in readers)
 
@@ -49,7 +61,7 @@ class RegionGraph:
         seen: dict[Group, None] = {}
         for op in self.ops:
             seen.setdefault(self.group_of[op])
-        return list(seen)
+        return self.sorted(seen)
 
     def producers(self, group: Group) -> set[Group]:
         """The groups that must run before `group`."""
@@ -61,17 +73,26 @@ class RegionGraph:
                     found.add(owner)
         return found
 
+    def feeders(self, group: Group) -> list[Group]:
+        """The groups whose results `group` reads, by their first op."""
+        owners = {self.group_of.get(v.owner) for op in group.ops for v in op.operands if isinstance(v.owner, Operation)}
+        return self.sorted(g for g in owners if g is not None and g is not group)
+
     def users(self, value: SSAValue) -> list[Group | None]:
         """The groups that use `value`; None stands for the function's terminator."""
         return list({self.group_of.get(use.operation): None for use in value.uses})
 
     def consumers(self, group: Group) -> set[Group | None]:
-        """The groups that use results of `group`."""
+        """The groups that use results of `group`; None stands for the function's terminator."""
         return {user for op in group.ops for result in op.results for user in self.users(result) if user is not group}
+
+    def readers(self, group: Group) -> list[Group]:
+        """The groups that use results of `group`, by their first op."""
+        return self.sorted(g for g in self.consumers(group) if g is not None)
 
     def reaches(self, source: Group, targets: Iterable[Group]) -> bool:
         """Whether some target depends on `source`, directly or not."""
-        floor = min(self.order[op] for op in source.ops)
+        floor = self.order[source.ops[0]]
         seen: set[Group] = set()
         work = list(targets)
         while work:
@@ -79,7 +100,7 @@ class RegionGraph:
             if group is source:
                 return True
             # In text order, a group whose ops all precede the source cannot depend on it.
-            if group in seen or (self.forward and max(self.order[op] for op in group.ops) < floor):
+            if group in seen or (self.forward and self.order[group.ops[-1]] < floor):
                 continue
             seen.add(group)
             work.extend(self.producers(group))
@@ -91,24 +112,75 @@ class RegionGraph:
         through_b = self.producers(b) - {a, b}
         return self.reaches(a, through_b) or self.reaches(b, through_a)
 
-    def merge(self, into: Group, other: Group, verdict: str, facts: dict[str, Value]) -> None:
+    def in_order(self, ops: Iterable[Operation]) -> list[Operation]:
+        """Ops in program order."""
+        return sorted(ops, key=self.order.__getitem__)
+
+    def merge(self, into: Group, other: Group, entry: LedgerEntryAttr | None = None) -> None:
         """Moves the ops of `other` to `into` and records the decision."""
         into.ledger.extend(other.ledger)
-        into.ledger.append(LedgerEntryAttr.of(verdict, facts))
-        into.ops = sorted([*into.ops, *other.ops], key=self.order.__getitem__)
+        if entry is not None:
+            into.ledger.append(entry)
+        into.ops = self.in_order([*into.ops, *other.ops])
         for op in other.ops:
             self.group_of[op] = into
 
+    def split(self, group: Group, ops: Collection[Operation]) -> Group:
+        """Moves some ops of a group, and the constants that only they use, to a new one, which has no ledger yet."""
+        own = {op for op in group.ops if isinstance(op, ConstantOp) and all(use.operation in ops for use in op.result.uses)}
+        moved = Group([op for op in group.ops if op in ops or op in own])
+        group.ops = [op for op in group.ops if op not in ops and op not in own]
+        for op in moved.ops:
+            self.group_of[op] = moved
+        return moved
+
+    def copy_for(self, group: Group, reader: Group) -> Group:
+        """A copy of the ops of `group`, in order, that `reader` uses in their place; it stands before the first op that does."""
+        results = {r for op in group.ops for r in op.results}
+        first = next(op for op in reader.ops if any(v in results for v in op.operands))
+        inside = set(reader.ops)
+        mapped: dict[SSAValue, SSAValue] = {}
+        made = Group([])
+        for op in group.ops:
+            copy = op.clone(value_mapper=mapped)
+            for old, new in zip(op.results, copy.results, strict=True):
+                new.name_hint = old.name_hint
+                old.replace_uses_with_if(new, lambda use: use.operation in inside)
+            self.function.body.block.insert_op_before(copy, first)
+            self.copies += 1
+            self.order[copy] = self.order[first] - HALF_STEP + self.copies * COPY_STEP
+            self._wait_for(copy)
+            made.ops.append(copy)
+            self.group_of[copy] = made
+        self.ops.extend(made.ops)
+        return made
+
+    def _wait_for(self, reader: Operation) -> None:
+        """Keeps `reader` before the ops that overwrite its operands."""
+        for value in reader.operands:
+            writer = self.overwriter.get(value)
+            if writer is not None:
+                self.waits[writer].append(reader)
+                self.forward = self.forward and self.order[reader] < self.order[writer]
+
+    def remove(self, group: Group) -> None:
+        """Erases the ops of a group that nothing uses any more."""
+        gone = set(group.ops)
+        for op in reversed(group.ops):
+            del self.group_of[op], self.order[op]
+            op.detach()
+            op.erase()
+        self.ops = [op for op in self.ops if op not in gone]
+
     def schedule(self) -> list[Group]:
         """The groups in an order that respects data and overwrites, nearest to program order. Raises AssertionError on a cycle."""
-        groups = self.groups()
         state: dict[Group, bool] = {}
         ordered: list[Group] = []
-        for root in groups:
+        for root in self.groups():
             stack: list[tuple[Group, Iterator[Group]]] = []
             if root not in state:
                 state[root] = False
-                stack.append((root, iter(self._sorted(self.producers(root)))))
+                stack.append((root, iter(self.sorted(self.producers(root)))))
             while stack:
                 group, pending = stack[-1]
                 nxt = next(pending, None)
@@ -118,12 +190,13 @@ class RegionGraph:
                     stack.pop()
                 elif nxt not in state:
                     state[nxt] = False
-                    stack.append((nxt, iter(self._sorted(self.producers(nxt)))))
+                    stack.append((nxt, iter(self.sorted(self.producers(nxt)))))
                 else:
                     assert state[nxt], f"regions {group.label} and {nxt.label} wait for each other"
         return ordered
 
-    def _sorted(self, groups: set[Group]) -> list[Group]:
+    def sorted(self, groups: Iterable[Group]) -> list[Group]:
+        """Groups by their first op, those of equal place by their last."""
         return sorted(groups, key=lambda g: self.order[g.ops[0]])
 
 
@@ -134,25 +207,24 @@ def _before(op: Operation, waits: dict[Operation, list[Operation]]) -> Iterator[
     yield from waits.get(op, ())
 
 
-def _overwrites(function: func.FuncOp) -> dict[Operation, list[Operation]]:
-    """For each op whose result takes over an argument's storage (`lamella.tied`): the other readers of that argument, which come first."""
+def _overwriters(function: func.FuncOp) -> dict[SSAValue, Operation]:
+    """For each argument whose storage a result takes over (`lamella.tied`): the op of that result; the argument's other readers come first."""
     tied = function.attributes.get("lamella.tied")
     terminator = function.body.block.last_op
     if not isinstance(tied, DenseArrayBase) or terminator is None:
         return {}
-    waits: dict[Operation, list[Operation]] = {}
-    for value, index in zip(terminator.operands, tied.get_values(), strict=True):
-        if int(index) < 0 or isinstance(value, BlockArgument) or not isinstance(value.owner, Operation):
-            continue
-        argument = function.body.block.args[int(index)]
-        readers = [use.operation for use in argument.uses if use.operation is not value.owner]
-        waits.setdefault(value.owner, []).extend(readers)
-    return waits
+    return {
+        function.body.block.args[int(index)]: value.owner
+        for value, index in zip(terminator.operands, tied.get_values(), strict=True)
+        if int(index) >= 0 and isinstance(value.owner, Operation)
+    }
 
 
 def value_bytes(value: SSAValue) -> int:
-    """Bytes of a tensor with static shape."""
+    """Bytes of a tensor; 0 for a cache, whose size is not static and which no launch moves as a whole."""
     size = ELEMENT_BYTES[element_of(value)]
     for n in shape_of(value):
+        if n == DYNAMIC_INDEX:
+            return 0
         size *= n
     return size

@@ -141,10 +141,7 @@ class StageExecutor(MemoryExecutor):
         out: list[torch.Tensor] = []
         for op in handles_of(function):
             assert is_handle(op)
-            if op.name == "transformer.weight":
-                value = weights[handle_name(op)]
-            else:
-                value = IMPLEMENTATIONS[op.name](**attributes_of(op))
+            value = weights[handle_name(op)] if op.name == "transformer.weight" else IMPLEMENTATIONS[op.name](**attributes_of(op))
             out.append(value)
         return out
 

@@ -70,7 +70,10 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("weights", []), "manifest.json: weights: wrong type, expected an object, got list"),
         (_set("weights.embed.sources", [{"name": "e", "dtype": "f32"}]), "weights.embed.sources[0]: field 'shape' is missing"),
         (_set("weights.embed.sources", [{"name": "e", "dtype": "f32", "shape": []}]), "weights.embed.transform: field 'args' is missing"),
-        (_set("weights.embed.transform", {"args": 1, "ops": [], "yields": [0]}), "embed.transform: wrong number of args, expected 0, got 1"),
+        (
+            _set("weights.embed.transform", {"args": 1, "ops": [], "yields": [0]}),
+            "embed.transform: wrong number of args, expected 0, got 1",
+        ),
         (_set("kernels.head.body.yields", None), "kernels.head.body: field 'yields' is missing"),
         (_set("kernels.head.inputs", 2), "kernels.head.body: wrong number of args, expected 2, got 3"),
         (_set("buckets.0.launches.3.kernel", "heat"), "buckets[0].launches[3]: unknown kernel 'heat' (nearest: head"),

@@ -3,7 +3,7 @@
 // The IR of the pass's docstring: what follows a contraction runs on the columns that a program has just summed.
 // CHECK-LABEL: func.func @epilogue
 // CHECK-NEXT:    %y = tile.fused ins(%x, %w, %r : tensor<1x8xf32>, tensor<4x8xf32>, tensor<1x4xf32>)
-// CHECK-SAME:      ledger [#tile.ledger<joined, {bytes = 32 : i64, consumer = "tile.map", kind = "epilogue", launches = 1 : i64, producer = "tile.contract", reason = "computed where its operands already are"}>] {
+// CHECK-SAME:      ledger [#tile.ledger<joined, {benefit_us = {{[-+0-9.e]+}} : f64, bytes = 32 : i64, consumer = "tile.map", kind = "epilogue", launches = 1 : i64, producer = "tile.contract", reason = "computed where its operands already are", registers = {{[0-9]+}} : i64}>] {
 // CHECK-NEXT:    ^bb0(%x_1: tensor<1x8xf32>, %w_1: tensor<4x8xf32>, %r_1: tensor<1x4xf32>):
 // CHECK-NEXT:      %c = tile.contract %x_1, %w_1
 // CHECK-NEXT:      %[[Y:.*]] = tile.map "add"(%c, %r_1)
@@ -19,7 +19,7 @@ func.func @epilogue(%x: tensor<1x8xf32>, %w: tensor<4x8xf32>, %r: tensor<1x4xf32
 // A chain of maps and reductions on the same rows, named by what its locations have in common.
 // CHECK-LABEL: func.func @vertical
 // CHECK-NEXT:    %y = tile.fused ins(%x : tensor<3x8xf32>)
-// CHECK-SAME:      #tile.ledger<joined, {bytes = 24 : i64, consumer = "tile.map at layers.0.scale", kind = "vertical", launches = 1 : i64, producer = "tile.reduce at layers.0.norm", reason = "one consumer, same rows"}>
+// CHECK-SAME:      #tile.ledger<joined, {benefit_us = {{[-+0-9.e]+}} : f64, bytes = 120 : i64, consumer = "tile.map at layers.0.scale", kind = "vertical", launches = 1 : i64, producer = "tile.reduce at layers.0.norm", reason = "one consumer, same rows", registers = {{[0-9]+}} : i64}>
 // CHECK-SAME:      attributes {loc = "layers.0"} {
 // CHECK:           = tile.reduce "sum"
 // CHECK-NEXT:      = tile.map "rsqrt"
@@ -161,7 +161,7 @@ func.func @short_row(%x: tensor<1x8xf32>, %w: tensor<200x8xf32>) -> tensor<1x1xf
 // At one token every program repeats the norm of the row while its weights are on the way: cheaper than a launch.
 // CHECK-LABEL: func.func @prologue_of_one_token
 // CHECK-NEXT:    %c = tile.fused ins(%x, %w :
-// CHECK-SAME:      #tile.ledger<joined, {bytes = 4096 : i64, consumer = "tile.contract at q", kind = "prologue", launches = 1 : i64, producer = "tile.cast at norm", reason = "saves {{[0-9.]+}} us, costs {{-?[0-9.]+}} us of recomputation"}>
+// CHECK-SAME:      #tile.ledger<joined, {benefit_us = {{[-+0-9.e]+}} : f64, bytes = 4096 : i64, consumer = "tile.contract at q", kind = "prologue", launches = 1 : i64, producer = "tile.map at norm", reason = "saves {{[0-9.]+}} us, costs {{-?[0-9.]+}} us of recomputation", registers = {{[0-9]+}} : i64}>
 // CHECK:           = tile.reduce "sum"
 // CHECK:           = tile.contract
 func.func @prologue_of_one_token(%x: tensor<1x1024xbf16>, %w: tensor<1024x1024xbf16>) -> tensor<1x1024xf32> {
@@ -178,7 +178,7 @@ func.func @prologue_of_one_token(%x: tensor<1x1024xbf16>, %w: tensor<1024x1024xb
 // CHECK-NEXT:    %xb = tile.fused ins(%x : tensor<2048x1024xbf16>)
 // CHECK:           = tile.reduce "sum"
 // CHECK:         %c = tile.fused ins(%xb, %w :
-// CHECK-SAME:      #tile.ledger<refused, {consumer = "tile.contract at q", kind = "prologue", producer = "tile.cast at norm", reason = "saves {{[0-9.]+}} us, costs {{[0-9.]+}} us: every program of the contraction would recompute it"}>
+// CHECK-SAME:      #tile.ledger<refused, {consumer = "tile.contract at q", kind = "prologue", producer = "tile.map at norm", reason = "saves {{[0-9.]+}} us, costs {{[0-9.]+}} us: every program of the contraction would recompute it"}>
 // CHECK-NOT:       = tile.reduce
 func.func @prologue_of_many_tokens(%x: tensor<2048x1024xbf16>, %w: tensor<4096x1024xbf16>) -> tensor<2048x4096xf32> {
   %xf = tile.cast %x {loc = "norm"} : tensor<2048x1024xbf16> -> tensor<2048x1024xf32>
@@ -194,9 +194,9 @@ func.func @prologue_of_many_tokens(%x: tensor<2048x1024xbf16>, %w: tensor<4096x1
 // CHECK-NEXT:    %c = tile.fused ins(%x, %w : tensor<3x8xbf16>, tensor<4x8xf32>)
 // CHECK:           = tile.cast {{.*}} : tensor<3x8xbf16> -> tensor<3x8xf32>
 // CHECK-NEXT:      = tile.contract
-// CHECK:         %y = tile.fused ins(%x, %c, %v : tensor<3x8xbf16>, tensor<3x4xf32>, tensor<8x4xf32>)
-// CHECK:           = tile.cast {{.*}} : tensor<3x8xbf16> -> tensor<3x8xf32>
-// CHECK-NEXT:      = tile.contract
+// CHECK:         %y = tile.fused ins(%c, %v, %x : tensor<3x4xf32>, tensor<8x4xf32>, tensor<3x8xbf16>)
+// CHECK:           = tile.contract
+// CHECK-NEXT:      = tile.cast {{.*}} : tensor<3x8xbf16> -> tensor<3x8xf32>
 // CHECK-NEXT:      = tile.map "add"
 func.func @widening(%x: tensor<3x8xbf16>, %w: tensor<4x8xf32>, %v: tensor<8x4xf32>) -> (tensor<3x4xf32>, tensor<3x8xf32>) {
   %wide = tile.cast %x : tensor<3x8xbf16> -> tensor<3x8xf32>
@@ -209,7 +209,7 @@ func.func @widening(%x: tensor<3x8xbf16>, %w: tensor<4x8xf32>, %v: tensor<8x4xf3
 // What waits for nothing, on equal rows, is one launch; so is what nothing waits for.
 // CHECK-LABEL: func.func @siblings
 // CHECK-NEXT:    %rows, %next = tile.fused ins(%table, %positions, %context :
-// CHECK-SAME:      #tile.ledger<joined, {bytes = 0 : i64, consumer = "tile.map at context", kind = "sibling", launches = 1 : i64, producer = "tile.gather at angles", reason = "same rows, no dependence"}>
+// CHECK-SAME:      #tile.ledger<joined, {benefit_us = {{[-+0-9.e]+}} : f64, bytes = 0 : i64, consumer = "tile.map at context", kind = "sibling", launches = 1 : i64, producer = "tile.gather at angles", reason = "same rows, no dependence", registers = {{[0-9]+}} : i64}>
 // CHECK:           = tile.gather
 // CHECK:           = tile.map "add"
 // CHECK-NEXT:      tile.yield
@@ -244,7 +244,7 @@ func.func @overwrite(%positions: tensor<3xi32>, %table: tensor<64x4xf32>) -> (te
 // CHECK-NEXT:      = tile.cast
 // CHECK-NEXT:      tile.yield
 // CHECK:         %o = tile.fused ins(%r, %w :
-// CHECK-SAME:      #tile.ledger<refused, {consumer = "tile.contract at attn.o", kind = "anchors", producer = "tile.cast at attn", reason = "tile.attend, tile.contract each decide which program computes what"}>
+// CHECK-SAME:      #tile.ledger<refused, {consumer = "tile.contract at attn.o", kind = "anchors", producer = "tile.attend at attn", reason = "tile.attend, tile.contract each decide which program computes what"}>
 func.func @attention(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>, %w: tensor<16x16xbf16>) -> tensor<3x16xf32> {
   %a = tile.attend %q, %cache, %block_table, %query_start, %context_len {loc = "attn", heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
   %r = tile.cast %a {loc = "attn"} : tensor<3x16xf32> -> tensor<3x16xbf16>

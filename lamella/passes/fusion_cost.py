@@ -1,0 +1,140 @@
+"""Two groups of ops go in; what joining them saves and costs, in microseconds on a device, leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import Operation, SSAValue
+
+from lamella.dialects.attributes import shape_of
+from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, ScatterOp, ScheduleAttr
+from lamella.passes.device import Device
+from lamella.passes.feasibility import parts, result_rows
+from lamella.passes.region_graph import Group, value_bytes
+
+
+@dataclass(frozen=True)
+class Account:
+    """The terms of a join. Bytes stay on chip, launches are saved; the rest are microseconds that it costs."""
+
+    bytes: int
+    launches: int
+    recomputation: float = 0.0
+    parallelism: float = 0.0
+    compile: float = 0.0
+
+    def gain(self, target: Device) -> float:
+        """Microseconds saved."""
+        return self.bytes / target.bandwidth * 1e6 + self.launches * target.launch_us
+
+    @property
+    def cost(self) -> float:
+        """Microseconds spent."""
+        return self.recomputation + self.parallelism + self.compile
+
+    def benefit(self, target: Device) -> float:
+        """Microseconds saved, less those spent."""
+        return self.gain(target) - self.cost
+
+
+def join_account(producer: Group, consumer: Group, *, copied: bool = False) -> Account:
+    """A join of two row groups, or of a chain with the anchor before it. Nothing is computed twice, unless the producer is `copied`.
+
+    A copied producer leaves its original to other readers: the launch stays, and the copy reads what the producer reads.
+    """
+    inside = {*producer.ops, *consumer.ops}
+    fed = set(consumer.ops)
+    kept = 0
+    for op in (*producer.ops, *consumer.ops):
+        for result in op.results:
+            other = fed if op not in fed else set(producer.ops)
+            readers = [use.operation for use in result.uses]
+            if any(r in other for r in readers):
+                kept += value_bytes(result) * (1 if copied or any(r not in inside for r in readers) else 2)
+    shared = _inputs(producer.ops, inside) & _inputs(consumer.ops, inside)
+    kept += sum(value_bytes(v) for v in shared)
+    if copied:
+        kept -= sum(value_bytes(v) for v in _inputs(producer.ops, inside))
+    return Account(kept, 0 if copied else 1)
+
+
+def _inputs(ops: Iterable[Operation], inside: set[Operation]) -> set[SSAValue]:
+    """What a region reads as a whole: operands from outside of it, but not tables, of which it reads rows."""
+    skipped = {op.table for op in ops if isinstance(op, GatherOp)} | {op.cache for op in ops if isinstance(op, ScatterOp)}
+    return {v for op in ops for v in op.operands if v.owner not in inside and v not in skipped}
+
+
+def spread(producer: Group, consumer: Group, target: Device) -> float:
+    """Microseconds that the rows of `consumer` spend on computing a single row of `producer` once each, from the L2 cache."""
+    rows = [max((_rows(op) for op in group.ops), default=1) for group in (producer, consumer)]
+    if rows[0] >= rows[1]:
+        return 0.0
+    read = sum(value_bytes(v) for v in _inputs(producer.ops, set(producer.ops)))
+    return (rows[1] // rows[0] - 1) * read / target.cache_bandwidth * 1e6
+
+
+def _rows(op: Operation) -> int:
+    sizes = () if isinstance(op, ConstantOp) else result_rows(op)
+    return sizes[0] if len(sizes) > 1 else 1
+
+
+def recomputation(before: Sequence[Operation], around: Sequence[Operation], outputs: Sequence[SSAValue], target: Device) -> float:
+    """Microseconds spent where every program of the contractions of `around` computes `outputs` itself, by the ops `before`.
+
+    What programs read again comes from the L2 cache while weights stream from memory: it costs only what exceeds that stream (roofline).
+    """
+    contracts = [op for op in around if isinstance(op, ContractOp)]
+    tokens = shape_of(contracts[0].x)[0]
+    inputs = _inputs(before, set(before))
+    # A program that tiles K reads x once for the reduction and once for the product; at one token a whole row stays in registers.
+    passes = 1 if tokens == 1 else 2
+    # What the contraction reads anyway: x itself, where only a row scale of it is in question.
+    read_anyway = {v for op in around for v in op.operands} & inputs
+    x_bytes = sum(value_bytes(v) for v in {*outputs, *read_anyway})
+    input_bytes = passes * sum(value_bytes(v) for v in inputs if len(shape_of(v)) < 2 or shape_of(v)[0] <= tokens)
+    weights = sum(value_bytes(c.weight) for c in contracts)
+    columns = sum(shape_of(c.result)[1] for c in contracts)
+    # Tiles as choose-schedule makes them: 4 rows of weights at one token, else tiles of up to 128 tokens and 64 columns.
+    column_programs = max(1, columns // (4 if tokens == 1 else 64))
+    row_programs = -(-tokens // 128)
+    stream = weights / target.bandwidth
+
+    def seconds(bytes_of_x: int) -> float:
+        return max(stream, (weights * row_programs + bytes_of_x * column_programs) / target.cache_bandwidth)
+
+    return max(0.0, (seconds(input_bytes) - seconds(x_bytes)) * 1e6)
+
+
+def lost_parallelism(ops: Sequence[Operation], schedule: ScheduleAttr, target: Device) -> float:
+    """Microseconds that a contraction takes longer because its epilogue reduces rows, which leaves fewer programs than multiprocessors."""
+    split = parts(ops)
+    if not any(isinstance(op, ReduceOp) for op in split.epilogue):
+        return 0.0
+    columns = schedule.get("rows" if schedule.skeleton.data == "gemv" else "n")
+    programs = sum(-(-shape_of(c[0].result)[1] // columns) for c in split.components)
+    if schedule.skeleton.data == "mma":
+        programs *= -(-shape_of(split.contracts[0].x)[0] // schedule.get("m"))
+    weights = sum(value_bytes(c.weight) for c in split.contracts)
+    busy = min(1.0, programs / target.multiprocessors)
+    return weights / target.bandwidth * (1 / busy - 1) * 1e6
+
+
+def depth(ops: Sequence[Operation]) -> int:
+    """Ops on the longest path of a region; constants are no step."""
+    longest: dict[Operation, int] = {}
+    for op in ops:
+        before = [longest[v.owner] for v in op.operands if isinstance(v.owner, Operation) and v.owner in longest]
+        longest[op] = max(before, default=0) + (not isinstance(op, ConstantOp))
+    return max(longest.values(), default=0)
+
+
+def crossing_bytes(made: Iterable[Operation], left: set[Operation], inside: set[Operation]) -> int:
+    """Bytes written and read between the `made` ops of a chain and the ones `left`; what others (not `inside`) need is written anyway."""
+    total = 0
+    for op in made:
+        for result in op.results:
+            readers = [use.operation for use in result.uses]
+            if any(r in left for r in readers):
+                total += value_bytes(result) * (1 if any(r not in inside and r not in left for r in readers) else 2)
+    return total

@@ -1,0 +1,109 @@
+"""A region and its schedule go in; an estimate of the registers that a thread of its kernel needs leaves.
+
+The estimate counts the block elements that are alive at once: the tiles a skeleton keeps, and the values of the region that stay alive
+across one of its ops. It is compared with what ptxas allocates for the kernels of a Llama (tests/numeric/test_registers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation
+
+from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
+from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, CastOp, ConstantOp, RotateOp, ScheduleAttr
+from lamella.passes.feasibility import Parts, parts
+
+THREADS = 32
+"""Threads of a warp."""
+ADDRESSES = 16
+"""Registers of pointers, offsets and loop state in the smallest kernels."""
+MMA_ADDRESSES = 32
+"""The same where tiles of several operands advance through K."""
+UNROLLED = 8
+"""Trips over K that the gemv skeleton writes out, so that the weights of all of them are alive at once."""
+SAMPLING = 6
+"""Values a program of the sample skeleton keeps a column: score, its image and index, noise, and the best of two kinds."""
+
+
+def registers(ops: Sequence[Operation], schedule: ScheduleAttr) -> int:
+    """32-bit registers a thread, before the assembler's limit of 255."""
+    threads = THREADS * schedule.get("warps")
+    match schedule.skeleton.data:
+        case "gemv":
+            return _gemv(parts(ops), schedule, threads)
+        case "mma":
+            return _mma(parts(ops), schedule, threads)
+        case "attend":
+            return _attend(ops, schedule, threads)
+        case "merge":
+            return ADDRESSES + schedule.get("splits") * _head_dim(ops) // threads
+        case "sample":
+            return ADDRESSES + SAMPLING * _elements(schedule.get("columns"), threads)
+        case _:
+            block = schedule.get("columns") * schedule.get("rows")
+            return ADDRESSES + _elements(block, threads) * max(1, alive(ops))
+
+
+def alive(ops: Sequence[Operation]) -> int:
+    """The most wide values that are alive across an op: made before it, used after it. Numbers of a row and constants are not wide."""
+    place = {op: i for i, op in enumerate(ops)}
+    most = 0
+    spans: list[tuple[int, int]] = []
+    for op in ops:
+        if isinstance(op, ConstantOp) or not op.results or shape_of(op.results[0])[-1:] == (1,):
+            continue
+        uses = [place[use.operation] for use in op.results[0].uses if use.operation in place]
+        if uses:
+            spans.append((place[op], max(uses)))
+    for i in range(len(ops)):
+        most = max(most, sum(made < i < used for made, used in spans))
+    return most
+
+
+def _elements(block: int, threads: int) -> int:
+    """Elements of a block that one thread holds."""
+    return max(1, -(-block // threads))
+
+
+def _gemv(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
+    """The weights of all columns, and one piece of x, in float32 where something is computed on it or several products read it."""
+    weight, x = split.contracts[0].weight, split.contracts[0].x
+    block_k, k = schedule.get("k"), shape_of(weight)[1]
+    trips = -(-k // block_k)
+    side = max(len(c) for c in split.components)
+    held = trips if trips <= UNROLLED else 1
+    weights = schedule.get("rows") * block_k * held * side * ELEMENT_BYTES[element_of(weight)] // 4
+    accumulators = 0 if held == trips else schedule.get("rows") * block_k * side
+    computed = bool(split.prologue) or side > 1
+    piece = block_k * (4 if computed else ELEMENT_BYTES[element_of(x)]) // 4 * max(side, alive(split.prologue), 1)
+    return ADDRESSES + _elements(weights, threads) + _elements(piece, threads) + accumulators // threads
+
+
+def _mma(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
+    """Accumulators, twice where a rotation splits and joins them, and the part of x that a warp multiplies when there are few tokens."""
+    m, n, k = schedule.get("m"), schedule.get("n"), schedule.get("k")
+    side = max(len(c) for c in split.components)
+    turned = 2 if any(isinstance(op, RotateOp) for op in split.epilogue) else 1
+    accumulators = m * n * side * turned // threads
+    operand = 16 * k // 2 // THREADS if m < 64 else 0
+    prologue = m * k * max(0, alive(split.prologue)) // threads if split.prologue else 0
+    return MMA_ADDRESSES + accumulators + operand + prologue
+
+
+def _attend(ops: Sequence[Operation], schedule: ScheduleAttr, threads: int) -> int:
+    """Queries of 16 rows a warp, scores and their exponents, and the accumulators."""
+    rows, tile, dim = schedule.get("rows"), schedule.get("tile"), _head_dim(ops)
+    size = next((ELEMENT_BYTES[element_of(op.q)] for op in ops if isinstance(op, AttendOp | AttendPartialOp)), 2)
+    queries = 16 * dim * size // 4 // THREADS
+    return MMA_ADDRESSES + queries + rows * tile * 3 // 2 // threads + rows * dim // threads
+
+
+def _head_dim(ops: Sequence[Operation]) -> int:
+    """The head size of the region's attention."""
+    for op in ops:
+        if isinstance(op, AttendOp | AttendPartialOp):
+            return op.head_dim.value.data
+        if isinstance(op, AttendMergeOp):
+            return shape_of(op.acc)[3]
+    raise AssertionError(f"no attention among {[op.name for op in ops if not isinstance(op, CastOp)]}")
