@@ -29,8 +29,19 @@ ARROWS: dict[str, set[str]] = {
     "lowering": {"errors", "dialects", "passes", "runtime.manifest"},
     "runtime": {"errors", "semantics", "checkpoints"},
     "pipeline": {"errors", "registry", "verification"},
-    "program": {"errors", "pipeline", "dialects", "frontends", "lowering", "runtime.manifest"},
-    "tools": {"errors", "registry", "verification", "pipeline", "output", "api", "runtime.manifest", "checkpoints"},
+    "program": {"errors", "pipeline", "dialects", "frontends", "passes.check_coalescing", "lowering", "runtime.manifest"},
+    "tools": {
+        "errors",
+        "registry",
+        "verification",
+        "pipeline",
+        "output",
+        "api",
+        "runtime.manifest",
+        "checkpoints",
+        "passes.check_coalescing",
+        "passes.device",
+    },
 }
 NO_TORCH = ("dialects", "passes", "lowering", "registry", "pipeline", "verification", "output", "errors")
 
