@@ -37,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
         "pipeline",
         "output",
         "api",
-        "runtime.manifest",
+        "runtime",
         "checkpoints",
         "passes.check_coalescing",
         "passes.device",

@@ -214,3 +214,33 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 func.func @none(%x : tensor<3x4xf32>) -> tensor<3x4xf32> {
   func.return %x : tensor<3x4xf32>
 }
+// -----
+// A weight that takes a norm's scale is paired after it; the scale itself, which the v projection reads too, keeps its order.
+// CHECK:      func.func @scaled(
+// CHECK-SAME: lamella.layout = {choice = "paired", rotary_dim = 8 : i64}
+// CHECK:      %sq = transformer.scale_columns %wq, %g
+// CHECK-NEXT: %sk = transformer.scale_columns %wk, %g
+// CHECK-NEXT: %sv = transformer.scale_columns %wv, %g
+// CHECK-NEXT: %0 = transformer.pair_rows %sq {head_dim = 8 : i64, rotary_dim = 8 : i64}
+// CHECK-NEXT: %q = transformer.linear %x, %0
+// CHECK-NEXT: %1 = transformer.pair_rows %sk {head_dim = 8 : i64, rotary_dim = 8 : i64}
+// CHECK-NEXT: %k = transformer.linear %x, %1
+// CHECK-NEXT: %v = transformer.linear %x, %sv
+func.func @scaled(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
+  %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
+  %g = transformer.weight "layers.0.attn_norm" : tensor<4xf32>
+  %wq = transformer.weight "layers.0.attn.q_proj" : tensor<16x4xf32>
+  %wk = transformer.weight "layers.0.attn.k_proj" : tensor<8x4xf32>
+  %wv = transformer.weight "layers.0.attn.v_proj" : tensor<8x4xf32>
+  %sq = transformer.scale_columns %wq, %g : (tensor<16x4xf32>, tensor<4xf32>) -> tensor<16x4xf32>
+  %sk = transformer.scale_columns %wk, %g : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
+  %sv = transformer.scale_columns %wv, %g : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
+  %q = transformer.linear %x, %sq {loc = "layers.0.attn.q"} : (tensor<3x4xf32>, tensor<16x4xf32>) -> tensor<3x16xf32>
+  %k = transformer.linear %x, %sk {loc = "layers.0.attn.k"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %v = transformer.linear %x, %sv {loc = "layers.0.attn.v"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %q2 = transformer.rotate %q, %p, %table {heads = 2 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_q"} : (tensor<3x16xf32>, tensor<3xi32>, tensor<32x8xf32>) -> tensor<3x16xf32>
+  %k2 = transformer.rotate %k, %p, %table {heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_k"} : (tensor<3x8xf32>, tensor<3xi32>, tensor<32x8xf32>) -> tensor<3x8xf32>
+  %d = transformer.cache_write %c, %k2, %v, %p, %s, %t {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<3x8xf32>, tensor<3x8xf32>, tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32>) -> !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+  %o = transformer.attention %q2, %d, %t, %s, %l {heads = 2 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, loc = "layers.0.attn.attention"} : (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x16xf32>
+  func.return %o, %d : tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+}
