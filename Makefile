@@ -27,7 +27,7 @@ filecheck: .venv/.test ## the tests over the IR
 	$(BIN)/lit -v tests/filecheck
 
 unit: .venv/.test .venv/.model ## pytest, with the demo's model for the tests that need a real one
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 gpu: .venv/.test ## tests that need a CUDA device, and a short benchmark
 	$(BIN)/pytest -q -m gpu
