@@ -159,11 +159,11 @@ def _several(anchors: Sequence[Operation]) -> str:
 def _needs(values: Iterable[SSAValue], rows: int, inside: Collection[Operation], given: Collection[SSAValue]) -> str | None:
     """Why a program that computes the rows of `values` cannot compute what they need; None when it can.
 
-    `rows` is how many rows the programs divide between them, `given` what the skeleton computed itself. A vector is needed along the rows
-    (one number a row) or along the columns (one number a column, by every program): the two are told apart here.
+    `rows` is how many rows the programs divide between them, `given` what the skeleton computed itself. A value is needed at some columns
+    (then `columns` is how many there are in all) or along the rows, one number a row (None): a vector means either, by its user.
     """
-    work = [(value, len(shape_of(value)) == 2) for value in values]
-    seen: set[tuple[SSAValue, bool]] = set()
+    work: list[tuple[SSAValue, int | None]] = [(v, shape_of(v)[1] if len(shape_of(v)) == 2 else None) for v in values]
+    seen: set[tuple[SSAValue, int | None]] = set()
     while work:
         value, columns = work.pop()
         if (value, columns) in seen or value in given:
@@ -172,24 +172,30 @@ def _needs(values: Iterable[SSAValue], rows: int, inside: Collection[Operation],
         sizes, op = shape_of(value), value.owner
         if isinstance(op, ScatterOp):
             if op in inside:
-                work += [(op.values, True), (op.slots, False), (op.cache, False)]
+                work += [(op.values, shape_of(op.values)[1]), (op.slots, None), (op.cache, None)]
             continue
         if len(sizes) > 2 and op in inside:
             return f"a value of shape {_shape(sizes)} is no matrix of rows"
-        if len(sizes) == 1 and not columns and sizes[0] != rows:
+        if len(sizes) == 1 and columns is None and sizes[0] != rows:
             return f"a vector of {sizes[0]} is not one number for each of {rows} rows"
+        if len(sizes) == 1 and columns is not None and (sizes[0] != columns or columns == 1):
+            return f"a vector of {sizes[0]} is not one number for each of {columns} columns"
         if not isinstance(op, Operation) or op not in inside:
             continue
-        reason = _misplaced(op, rows, columns, inside)
+        reason = _misplaced(op, rows, columns is not None, inside)
         if reason is not None:
             return reason
         match op:
             case GatherOp():
-                work.append((op.rows, False))
+                work.append((op.rows, None))
             case SlotsOp():
-                work.append((op.positions, False))
+                work.append((op.positions, None))
+            case ReduceOp():
+                work.append((op.input, shape_of(op.input)[1]))
+            case RotateOp():
+                work += [(op.x, columns), (op.rows, shape_of(op.rows)[1])]
             case _:
-                work += [(v, columns or len(shape_of(v)) == 2) for v in op.operands]
+                work += [(v, columns) for v in op.operands]
     return None
 
 

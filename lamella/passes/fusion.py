@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from xdsl.dialects import func
@@ -10,61 +10,27 @@ from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import Value
-from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, GatherOp, LedgerEntryAttr, ReduceOp
+from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, LedgerEntryAttr
 from lamella.errors import PassError
-from lamella.passes.choose_schedule import longest_query, schedule_for
+from lamella.passes.choose_schedule import longest_query
 from lamella.passes.device import Device
 from lamella.passes.feasibility import ANCHORS, ELEMENTWISE, data_operands, feasible_schedules, parts, result_rows
-from lamella.passes.fusion_cost import Account, crossing_bytes, depth, join_account, lost_parallelism, recomputation, spread
+from lamella.passes.fusion_cost import Account, crossing_bytes, join_account
+from lamella.passes.fusion_gate import STEP_OF, STEPS, Gate, Judgement, Limits, outputs_for, repeated_ops
 from lamella.passes.fusion_policy import Policy
 from lamella.passes.region_graph import Group, RegionGraph, value_bytes
-from lamella.passes.registers import registers
-
-REASONS = {
-    "vertical": "one consumer, same rows",
-    "horizontal": "contractions on one x",
-    "epilogue": "computed where its operands already are",
-    "shared": "its value leaves the region too, for the other readers",
-    "sibling": "same rows, no dependence",
-    "forced": "the policy asks for it",
-}
-STEPS = ("vertical", "horizontal", "epilogue", "prologue", "shared", "siblings")
-"""The steps that options switch."""
-STEP_OF = {"sibling": "siblings"}
-"""The option that switches a kind of join, where it is not called like the kind."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the pass was told: the steps that are on, and how far a region may grow."""
-
-    on: frozenset[str]
-    max_depth: int | None = None
-    max_registers: int = 255
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The answer about one pair: whether they join, why or why not, and the account, where it came to that."""
-
-    accepted: bool
-    reason: str
-    account: Account | None = None
-    registers: int = 0
-    near: bool = False
-    """Refused by a limit, a switch or the price, not by the oracle."""
 
 
 @dataclass
 class Fusion:
-    """The groups of one function while they grow. `run` takes the steps; `judge` can be asked at any time."""
+    """The groups of one function while they grow, step by step; `gate` can be asked about any pair at any time."""
 
     function: func.FuncOp
     target: Device
     limits: Limits
     policy: Policy
     graph: RegionGraph = field(init=False)
-    longest: int = field(init=False)
+    gate: Gate = field(init=False)
     joins: dict[str, int] = field(default_factory=dict[str, int])
     """Joins by kind."""
     misses: dict[str, tuple[float, str]] = field(default_factory=dict[str, "tuple[float, str]"])
@@ -72,10 +38,11 @@ class Fusion:
 
     def __post_init__(self) -> None:
         self.graph = RegionGraph(self.function)
-        self.longest = longest_query(self.function)
+        self.gate = Gate(self.graph, self.target, self.limits, self.policy, longest_query(self.function))
 
     def run(self) -> None:
         """All steps, then what the policy forces, then a record of every edge that is left."""
+        self.drop_unused()
         self.place_constants()
         if self.limits.max_depth != 0:
             self.join_vertical()
@@ -88,84 +55,9 @@ class Fusion:
         self.force()
         self.settle()
 
-    # The gate
-
-    def judge(self, kind: str, producer: Group, consumer: Group, *, copied: bool = False) -> Judgement:
-        """Whether two groups join. `copied`: the consumer would compute the producer for itself, the original stays for others."""
-        rule = self.policy.between(producer.ops, consumer.ops)
-        if rule is not None and rule.action == "forbid":
-            return Judgement(False, f"the policy says {rule}")
-        forced = rule is not None
-        if not copied and self.graph.closes_cycle(producer, consumer):
-            return Judgement(False, "another region between them needs the one and feeds the other")
-        merged = self.graph.in_order([*producer.ops, *consumer.ops])
-        answer = feasible_schedules(merged, producer.ops if copied else ())
-        if not answer:
-            return Judgement(False, "; ".join(answer.reasons))
-        account, used = self.account(kind, producer, consumer, merged, answer.skeletons[0], copied=copied)
-        if forced:
-            return Judgement(True, f"the policy says {rule}", account, used)
-        limit = self.beyond(kind, merged, producer, consumer, used)
-        if limit is not None:
-            return Judgement(False, limit, account, used, near=True)
-        if account.benefit(self.target) <= 0 and not copied:
-            return Judgement(False, self.price(kind, account), account, used, near=True)
-        reason = self.price(kind, account) if account.cost or kind == "prologue" else REASONS[kind]
-        return Judgement(True, reason, account, used)
-
-    def account(
-        self, kind: str, producer: Group, consumer: Group, merged: Sequence[Operation], skeleton: str, *, copied: bool
-    ) -> tuple[Account, int]:
-        """What a feasible join saves and costs, and the registers of the region."""
-        schedule = schedule_for(skeleton, merged, self.longest, self.target)
-        plain = join_account(producer, consumer, copied=copied)
-        repeated, parallelism = 0.0, 0.0
-        if skeleton in ("gemv", "mma"):
-            anchor, other = (producer, consumer) if producer.anchored else (consumer, producer)
-            before = repeated_ops(merged, other)
-            if before:
-                repeated = recomputation(before, anchor.ops, results_of(before), self.target)
-            parallelism = lost_parallelism(merged, schedule, self.target)
-        else:
-            repeated = spread(producer, consumer, self.target)
-        work = self.target.compile_us * len(producer.ops) if copied else 0.0
-        return Account(plain.bytes, plain.launches, repeated, parallelism, work), registers(merged, schedule)
-
-    def beyond(self, kind: str, merged: Sequence[Operation], producer: Group, consumer: Group, used: int) -> str | None:
-        """The limit or switch that a join runs into."""
-        step = STEP_OF.get(kind, kind)
-        if step in STEPS and step not in self.limits.on:
-            return f"{step} is off"
-        most = self.limits.max_depth
-        if most == 0:
-            return "max-depth is 0: every op is its own launch"
-        if most is not None and depth(merged) > most:
-            return f"max-depth is {most}, the region would be {depth(merged)} deep"
-        if used > self.limits.max_registers and used > max(self.registers(producer), self.registers(consumer)):
-            return f"about {used} registers a thread, at most {self.limits.max_registers}: it would spill"
-        return None
-
-    def registers(self, group: Group) -> int:
-        """The estimate for a group by itself; 0 where it has no schedule of its own."""
-        answer = feasible_schedules(group.ops)
-        return registers(group.ops, schedule_for(answer.skeletons[0], group.ops, self.longest, self.target)) if answer else 0
-
-    def price(self, kind: str, account: Account) -> str:
-        """The terms of an account as text."""
-        gain = f"saves {account.gain(self.target):.2f} us"
-        terms = {
-            "recomputation": account.recomputation,
-            "lost parallelism": account.parallelism,
-            "compilation": account.compile,
-        }
-        costs = " and ".join(f"{value:.2f} us of {name}" for name, value in terms.items() if value)
-        if kind == "prologue" and account.benefit(self.target) <= 0:
-            return f"{gain}, costs {account.cost:.2f} us: every program of the contraction would recompute it"
-        return f"{gain}, costs {costs or '0.00 us of recomputation'}"
-
     def join(self, kind: str, producer: Group, consumer: Group, into: Group | None = None) -> Judgement:
         """Joins two groups if the gate lets them; records it in the ledger of the region."""
-        answer = self.judge(kind, producer, consumer)
+        answer = self.gate.judge(kind, producer, consumer)
         if answer.accepted:
             self.merge(kind, producer, consumer, answer, into)
         else:
@@ -201,6 +93,12 @@ class Fusion:
             self.misses[kind] = (benefit, f"{producer.label} into {consumer.label}: {answer.reason}")
 
     # The steps
+
+    def drop_unused(self) -> None:
+        """Erases ops whose results nothing uses: they would be launches that leave nothing behind."""
+        for op in reversed(list(self.graph.ops)):
+            if not any(result.uses for result in op.results):
+                self.graph.remove(self.graph.group_of[op])
 
     def place_constants(self) -> None:
         """Gives each user of a constant its own, in its group: a number is no launch."""
@@ -258,7 +156,7 @@ class Fusion:
     def leave_repeated(self, anchor: Group, group: Group) -> bool:
         """Joins a chain without what does not depend on the anchor: a reduction, say, that every program would repeat."""
         merged = self.graph.in_order([*anchor.ops, *group.ops])
-        apart = repeated_ops(merged, group) if any(isinstance(op, ContractOp) for op in anchor.ops) else []
+        apart = repeated_ops(parts(merged), group) if any(isinstance(op, ContractOp) for op in anchor.ops) else []
         if not apart or len(apart) == len(group.ops):
             return False
         part = self.graph.split(group, set(apart))
@@ -338,7 +236,7 @@ class Fusion:
         readers = self.graph.readers(group)
         if None in consumers or "shared" not in self.limits.on or not all(isinstance(op, ELEMENTWISE) for op in group.ops):
             return False
-        answers = [self.judge("shared", group, reader, copied=True) for reader in readers]
+        answers = [self.gate.judge("shared", group, reader, copied=True) for reader in readers]
         written = sum(value_bytes(v) for reader in readers[:1] for v in outputs_for(group, reader))
         gain = self.target.launch_us + written / self.target.bandwidth * 1e6
         benefit = gain + sum(a.account.benefit(self.target) for a in answers if a.account is not None)
@@ -414,12 +312,12 @@ class Fusion:
             for producer, consumer in self.edges():
                 if self.gone(producer) or self.gone(consumer):
                     continue
-                kind = self.kind_of(producer, consumer)
+                kind = self.gate.kind_of(producer, consumer)
                 if kind != "anchors" and self.join(kind, producer, consumer).accepted:
                     joined = True
         for producer, consumer in self.edges():
-            kind = self.kind_of(producer, consumer)
-            answer = self.judge(kind, producer, consumer)
+            kind = self.gate.kind_of(producer, consumer)
+            answer = self.gate.judge(kind, producer, consumer)
             self.refuse(kind, producer, consumer, answer.reason)
 
     def refuse(self, kind: str, producer: Group, consumer: Group, reason: str) -> None:
@@ -439,17 +337,6 @@ class Fusion:
             for producer in self.graph.feeders(consumer):
                 yield producer, consumer
 
-    def kind_of(self, producer: Group, consumer: Group) -> str:
-        """What a join of two neighbours would be called."""
-        if producer.anchored and consumer.anchored:
-            xs = [{op.x for op in group.ops if isinstance(op, ContractOp)} for group in (producer, consumer)]
-            return "horizontal" if xs[0] & xs[1] else "anchors"
-        if producer.anchored:
-            return "epilogue"
-        if consumer.anchored:
-            return "prologue"
-        return "vertical" if len(self.graph.consumers(producer)) == 1 else "shared"
-
     def record_idle(self) -> None:
         """Notes on the function the steps that are on and joined nothing, with what came nearest."""
         kinds = {step: next((k for k, s in STEP_OF.items() if s == step), step) for step in STEPS if step in self.limits.on}
@@ -466,33 +353,3 @@ class Fusion:
 def is_widening(op: Operation) -> bool:
     """Whether an op is a cast to a type that takes at least as many bytes."""
     return isinstance(op, CastOp) and value_bytes(op.input) <= value_bytes(op.result)
-
-
-def repeated_ops(merged: Sequence[Operation], other: Group) -> list[Operation]:
-    """The ops of `other` that every program of the contractions of `merged` would run: those before x, reductions of loaded rows and what
-    follows them."""
-    split = parts(merged)
-    work: list[Operation] = [op for op in split.prologue if isinstance(op, ReduceOp | GatherOp)]
-    work += [c.x.owner for c in split.contracts if isinstance(c.x.owner, Operation)]
-    loose, found = set(split.prologue), set[Operation]()
-    while work:
-        op = work.pop()
-        if op in loose and op not in found:
-            found.add(op)
-            work.extend(v.owner for v in op.operands if isinstance(v.owner, Operation))
-    for op in split.prologue:
-        if any(v.owner in found for v in op.operands):
-            found.add(op)
-    return [op for op in other.ops if op in found]
-
-
-def results_of(ops: Sequence[Operation]) -> list[SSAValue]:
-    """The values of some ops that other ops use."""
-    inside = set(ops)
-    return [r for op in ops for r in op.results if any(use.operation not in inside for use in r.uses)]
-
-
-def outputs_for(producer: Group, consumer: Group) -> list[SSAValue]:
-    """The results of `producer` that `consumer` reads."""
-    fed = set(consumer.ops)
-    return [r for op in producer.ops for r in op.results if any(use.operation in fed for use in r.uses)]

@@ -10,7 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, ScatterOp, ScheduleAttr
 from lamella.passes.device import Device
-from lamella.passes.feasibility import parts, result_rows
+from lamella.passes.feasibility import Parts, result_rows
 from lamella.passes.region_graph import Group, value_bytes
 
 
@@ -106,9 +106,8 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
     return max(0.0, (seconds(input_bytes) - seconds(x_bytes)) * 1e6)
 
 
-def lost_parallelism(ops: Sequence[Operation], schedule: ScheduleAttr, target: Device) -> float:
+def lost_parallelism(split: Parts, schedule: ScheduleAttr, target: Device) -> float:
     """Microseconds that a contraction takes longer because its epilogue reduces rows, which leaves fewer programs than multiprocessors."""
-    split = parts(ops)
     if not any(isinstance(op, ReduceOp) for op in split.epilogue):
         return 0.0
     columns = schedule.get("rows" if schedule.skeleton.data == "gemv" else "n")

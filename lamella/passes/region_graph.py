@@ -25,6 +25,11 @@ class Group:
 
     ops: list[Operation]
     ledger: list[LedgerEntryAttr] = field(default_factory=list[LedgerEntryAttr])
+    anchored: bool = False
+    """Whether an op of the group decides which program computes what."""
+
+    def __post_init__(self) -> None:
+        self.anchored = any(isinstance(op, ANCHORS) for op in self.ops)
 
     @property
     def label(self) -> str:
@@ -33,11 +38,6 @@ class Group:
         telling = [op for op in named if not isinstance(op, CastOp)]
         op = telling[-1] if telling else named[-1] if named else self.ops[-1]
         return f"{op.name} at {location(op)}" if location(op) else op.name
-
-    @property
-    def anchored(self) -> bool:
-        """Whether an op of the group decides which program computes what."""
-        return any(isinstance(op, ANCHORS) for op in self.ops)
 
 
 class RegionGraph:
@@ -122,6 +122,7 @@ class RegionGraph:
         if entry is not None:
             into.ledger.append(entry)
         into.ops = self.in_order([*into.ops, *other.ops])
+        into.anchored = into.anchored or other.anchored
         for op in other.ops:
             self.group_of[op] = into
 
@@ -130,6 +131,7 @@ class RegionGraph:
         own = {op for op in group.ops if isinstance(op, ConstantOp) and all(use.operation in ops for use in op.result.uses)}
         moved = Group([op for op in group.ops if op in ops or op in own])
         group.ops = [op for op in group.ops if op not in ops and op not in own]
+        group.anchored = any(isinstance(op, ANCHORS) for op in group.ops)
         for op in moved.ops:
             self.group_of[op] = moved
         return moved

@@ -54,7 +54,8 @@ class WeightCache:
             with safe_open(str(self.path(spec)), framework="pt", device="cpu") as file:
                 said = file.metadata() or {}
                 weight = file.get_tensor(NAME)
-        except (SafetensorError, OSError):
+        except (SafetensorError, OSError, RuntimeError):
+            # torch maps the file by name a second time and says RuntimeError where another process has just removed it.
             return None
         sound = (weight.dtype, tuple(weight.shape)) == (DTYPES[spec.dtype], spec.shape) and said.get(NAME) == self.seal(spec, weight)
         return weight if sound else None

@@ -32,6 +32,8 @@ from lamella.semantics import DTYPES
 
 ANY_MODEL = ModelConfig("llama", 1, 8, 1, 1, 8, 8, 8, 1e-5, 1e4)
 NO_CACHE = TensorType(f32, [DYNAMIC_INDEX, 2, 1, 16, 4])
+NARROW = {"f32": 1e-4, "f16": 2e-3, "bf16": 1.6e-2}
+"""Tolerance where results are rounded to the type: two units in its last place."""
 Schedules = Mapping[str, Mapping[str, int]]
 """Skeleton -> parameters that replace the chosen ones: small tiles, so that small functions take all loops."""
 
@@ -209,6 +211,11 @@ def _reschedule(region: FusedOp, schedules: Schedules) -> None:
     unknown = set(schedules.get(name, {})) - set(parameters)
     assert not unknown, f"{name} has no parameters {unknown}"
     region.schedule = ScheduleAttr.of(name, **(parameters | dict(schedules.get(name, {}))))
+
+
+def i32(values: object) -> torch.Tensor:
+    """Integers as the programs take them."""
+    return torch.tensor(values, dtype=torch.int32)
 
 
 def numbers(shape: Sequence[int], seed: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
