@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from lamella.errors import DtypeError, PromptError, nearest
 from lamella.frontends import LoadedModel, open_model
+from lamella.pipeline import PassOptions
 from lamella.program import Program, Shape, compile_model
+from lamella.program import decide_fusion as decide_program_fusion
 
 if TYPE_CHECKING:
+    from lamella.passes.fusion import Fusion
     from lamella.runtime.executor import Executor
     from lamella.runtime.generate import Session
 
@@ -158,6 +161,7 @@ def load(
     graphs: bool = True,
     shuffle_seed: int | None = 0,
     weight_cache: str | Path | None = None,
+    pass_options: PassOptions | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Model:
     """Compiles a checkpoint for this machine and loads its weights.
@@ -166,7 +170,7 @@ def load(
     `executor` and `device`: `auto` takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
     None: one-token decode and PREFILL_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
     folder in which transformed weights wait for the next time; None: they are made each time.
-    `progress(done, total, weight)` is called as weights load. Raises LamellaError for everything a user can mend.
+    `pass_options` sets options of passes, `{"fuse-regions": {"max-depth": 2}}`. `progress(done, total, weight)` is called as weights load. Raises LamellaError for everything a user can mend.
     """
     from lamella.runtime.executor import make_executor, resolve
     from lamella.runtime.weight_cache import WeightCache
@@ -184,6 +188,7 @@ def load(
         dtype=element_name(dtype, opened, on_gpu=chosen == "cuda"),
         max_context=context,
         kernels=chosen != "reference",
+        pass_options=pass_options,
     )
     assert program.manifest is not None
     compiled = perf_counter()
@@ -215,6 +220,7 @@ def compile(
     random_weights: int | None = None,
     verify_each: bool = False,
     keep_ir: bool = True,
+    pass_options: PassOptions | None = None,
 ) -> Program:
     """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
 
@@ -230,7 +236,30 @@ def compile(
         until=until,
         keep_ir=keep_ir,
         verify_each=verify_each,
+        pass_options=pass_options,
     )
 
 
-__all__ = ["Generation", "LoadedModel", "Model", "Program", "Shape", "compile", "encode", "load", "open_model"]
+def decide_fusion(
+    model: str | Path | LoadedModel,
+    *,
+    arch: str | None = None,
+    dtype: str = "auto",
+    bucket: Shape | int = 1,
+    max_context: int | None = None,
+    random_weights: int | None = None,
+    pass_options: PassOptions | None = None,
+) -> Fusion:
+    """The groups of ops that become the regions of one bucket, with the record of why; `passes/fusion_questions.py` asks them. Raises LamellaError."""
+    opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
+    return decide_program_fusion(
+        opened.config,
+        Shape.of(bucket) if isinstance(bucket, int) else bucket,
+        dtype=element_name(dtype, opened, on_gpu=True),
+        max_context=context_of(opened, max_context),
+        arch=arch,
+        pass_options=pass_options,
+    )
+
+
+__all__ = ["Generation", "LoadedModel", "Model", "Program", "Shape", "compile", "decide_fusion", "encode", "load", "open_model"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -17,7 +17,7 @@ from xdsl.utils.arg_spec import ArgSpec, ArgSpecConvertible, ParameterListType
 from xdsl.utils.exceptions import PassFailedException, VerifyException
 
 from lamella import registry
-from lamella.errors import IRError, OutputError, PassError
+from lamella.errors import IRError, OutputError, PassError, nearest
 from lamella.verification import verify
 
 
@@ -45,6 +45,10 @@ class Options(ArgSpecConvertible):
     """The device that schedules are chosen for."""
 
 
+PassOptions: TypeAlias = "Mapping[str, Mapping[str, int | float | bool | str]]"
+"""Pass -> option -> value: what a run sets beyond the fields of `Options`."""
+
+
 @dataclass(frozen=True)
 class PassSpec:
     """A pass by its registered name, and the `Options` fields it is handed."""
@@ -52,9 +56,10 @@ class PassSpec:
     name: str
     options: tuple[str, ...] = ()
 
-    def build(self, options: Options) -> ModulePass:
-        """The pass with its options. Raises PassError."""
+    def build(self, options: Options, extra: Mapping[str, int | float | bool | str] | None = None) -> ModulePass:
+        """The pass with its options; `extra` ones count more. Raises PassError."""
         parameters: dict[str, ParameterListType] = {o: (getattr(options, o),) for o in self.options}
+        parameters.update({name.replace("-", "_"): (value,) for name, value in (extra or {}).items()})
         return registry.build_pass(ArgSpec(self.name, parameters))
 
 
@@ -77,12 +82,16 @@ STAGES: tuple[Stage, ...] = (
         "model",
         (
             PassSpec("canonicalize"),
+            PassSpec("split-linears"),
+            PassSpec("cse"),
+            PassSpec("canonical-order"),
             PassSpec("rope-table", ("length",)),
             PassSpec("fold-norm-scale"),
             PassSpec("propagate-layout"),
             PassSpec("fold-constants"),
             PassSpec("cse"),
             PassSpec("dce"),
+            PassSpec("canonical-order"),
         ),
         MODEL,
     ),
@@ -182,13 +191,19 @@ def run(
     until: str | None = None,
     verify_each: bool = False,
     instruments: Sequence[Instrument] = (),
+    pass_options: PassOptions | None = None,
     ctx: Context | None = None,
 ) -> ModuleOp:
     """Take `module` from stage `after` (None: as a front end made it) to stage `until` (None: the last); it is changed in place and returned.
 
     With `verify_each` ops, dominance and legality are checked after every pass, otherwise once at the end.
-    Raises PassError for an unknown stage and where a pass refuses its input, IRError for IR that breaks a rule.
+    `pass_options` sets further options of passes. Raises PassError for an unknown stage, pass or option and where a pass refuses its
+    input, IRError for IR that breaks a rule.
     """
+    extra = pass_options or {}
+    known = {spec.name for stage in STAGES for spec in stage.passes}
+    for name in extra.keys() - known:
+        raise PassError(f"no pass '{name}' in the pipeline", remedy=nearest(name, known))
     first = 0 if after is None else stage_number(after)
     last = len(STAGES) if until is None else stage_number(until)
     if first > last:
@@ -196,7 +211,7 @@ def run(
     ctx = registry.context() if ctx is None else ctx
     for number, stage in enumerate(STAGES[first:last], first + 1):
         for spec in stage.passes:
-            built = spec.build(options)
+            built = spec.build(options, extra.get(spec.name))
             start = time.perf_counter()
             apply(ctx, module, built)
             seconds = time.perf_counter() - start

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
 
-from lamella import pipeline
+from lamella import pipeline, registry
 from lamella.dialects import kernel, signature
 from lamella.dialects.attributes import python_value
 from lamella.dialects.messages import location
@@ -21,7 +23,9 @@ from lamella.frontends.config import ModelConfig
 from lamella.lowering.manifest import export_manifest
 from lamella.lowering.print_triton import print_kernel
 from lamella.passes.check_coalescing import recorded
-from lamella.pipeline import Instrument, Options
+from lamella.passes.fuse_regions import FuseRegions
+from lamella.passes.fusion import Fusion
+from lamella.pipeline import Instrument, Options, PassOptions
 from lamella.runtime.manifest import Manifest
 
 BLOCK = 16
@@ -141,18 +145,21 @@ def compile_model(
     kernels: bool = True,
     keep_ir: bool = False,
     verify_each: bool = False,
+    pass_options: PassOptions | None = None,
 ) -> Program:
     """Compiles a model for some buckets. `dtype` is an element name (`bf16`); `arch` None stands for DEFAULT_ARCH.
 
-    `kernels` False stops after the memory plan, which is all the reference executor needs. Raises PassError and IRError.
+    `kernels` False stops after the memory plan, which is all the reference executor needs; `pass_options` sets options of passes, such as
+    `{"fuse-regions": {"max-depth": 2}}`. Raises PassError and IRError.
     """
+    run = partial(pipeline.run, verify_each=verify_each, pass_options=pass_options)
     names = pipeline.stage_names()
     last = pipeline.stage_number(until) if until else len(names) if kernels else pipeline.stage_number("plan")
     watch = _Stages(keep_ir)
     base = llama.build(config, dtype=dtype, block=BLOCK)
     blocks = -(-max_context // BLOCK)
     common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH)
-    pipeline.run(base, common, until="model", verify_each=verify_each, instruments=(watch,))
+    run(base, common, until="model", instruments=(watch,))
     plans: list[ModuleOp] = []
     programs: list[ModuleOp] = []
     sources: dict[str, str] = {}
@@ -161,15 +168,13 @@ def compile_model(
     for shape in shapes if last > 1 else ():
         options = replace(common, **asdict(shape))
         planned = min(last, pipeline.stage_number("plan"))
-        module = pipeline.run(base.clone(), options, after="model", until=names[planned - 1], verify_each=verify_each, instruments=(watch,))
+        module = run(base.clone(), options, after="model", until=names[planned - 1], instruments=(watch,))
         ledger.extend(_ledger(module, shape))
         if planned < pipeline.stage_number("plan"):
             continue
         plans.append(module)
         if last > planned:
-            program = pipeline.run(
-                module.clone(), options, after="plan", until=names[last - 1], verify_each=verify_each, instruments=(watch,)
-            )
+            program = run(module.clone(), options, after="plan", until=names[last - 1], instruments=(watch,))
             programs.append(program)
             for op in program.ops:
                 if isinstance(op, kernel.FuncOp):
@@ -190,12 +195,45 @@ def _folds(module: ModuleOp) -> list[dict[str, Any]]:
             loc = entry["what"].rpartition(" at ")[2]
             accepted = entry["verdict"] != "not_folded"
             out.append({"producer": "", "consumer": "", **entry, "accepted": accepted, "loc": loc, "bucket": ""})
+        out.extend(_idle(function, ""))
     return out
+
+
+def _idle(function: FuncOp, bucket: str) -> list[dict[str, Any]]:
+    """What was on in one function and changed nothing, and the nearest miss, as JSON."""
+    notes = [
+        {"verdict": "idle", "kind": note["pass"], "what": note.get("step", ""), "reason": note["reason"]}
+        for note in signature.idle_notes(function)
+    ]
+    return [{"producer": "", "consumer": "", **note, "accepted": False, "loc": "", "bucket": bucket} for note in notes]
+
+
+def decide_fusion(
+    config: ModelConfig,
+    shape: Shape,
+    *,
+    dtype: str,
+    max_context: int,
+    arch: str | None = None,
+    pass_options: PassOptions | None = None,
+) -> Fusion:
+    """The groups that `fuse-regions` makes of a bucket, before they become regions: they can be asked about any pair of ops."""
+    blocks = -(-max_context // BLOCK)
+    options = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, **asdict(shape))
+    module = pipeline.run(llama.build(config, dtype=dtype, block=BLOCK), options, until="tiles", pass_options=pass_options)
+    extra = pass_options or {}
+    for spec in next(stage.passes for stage in pipeline.STAGES if stage.name == "regions"):
+        built = spec.build(options, extra.get(spec.name))
+        if isinstance(built, FuseRegions):
+            (function,) = signature.steps(module)
+            return built.decide(function)
+        built.apply(registry.context(), module)
+    raise PassError("the pipeline has no pass fuse-regions")
 
 
 def _ledger(module: ModuleOp, shape: Shape) -> list[dict[str, Any]]:
     """The decisions recorded on the regions of a module, as JSON: a record of the region itself, then those of its decisions."""
-    out: list[dict[str, Any]] = []
+    out = [note for function in signature.steps(module) for note in _idle(function, shape.name)]
     for number, op in enumerate(op for op in module.walk() if isinstance(op, FusedOp)):
         kernel_name = op.attributes.get("kernel")
         place = {

@@ -49,6 +49,8 @@ XDSL_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
 }
 
 LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
+    "split-linears": Lazy("lamella.passes.split_linears", "SplitLinears"),
+    "canonical-order": Lazy("lamella.passes.canonical_order", "CanonicalOrder"),
     "rope-table": Lazy("lamella.passes.rope_table", "RopeTable"),
     "fold-norm-scale": Lazy("lamella.passes.fold_norm_scale", "FoldNormScale"),
     "propagate-layout": Lazy("lamella.passes.propagate_layout", "PropagateLayout"),

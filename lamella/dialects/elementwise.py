@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
+COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
+"""Kinds whose two operands may change places."""
+
 
 class Elementwise(Operation):
     """Mixin for ops that apply the scalar function `kind` to corresponding elements of operands of one type, in float32, rounding once."""

@@ -119,14 +119,16 @@ def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr) ->
     assert block is not None
     loc = fused.loc.data if fused.loc else None
     splits, tile = schedule.get("splits"), schedule.get("tile")
-    used = [v for v in attend.operands]
     place: dict[SSAValue, SSAValue] = dict(zip(fused.body.block.args, fused.ins, strict=True))
-    inputs = list(dict.fromkeys(used))
+    before = needed_by(attend.operands, attend)
+    inputs = list(dict.fromkeys(v for op in (*before, attend) for v in op.operands if v in place))
     first = Block(arg_types=[v.type for v in inputs])
-    argument = dict(zip(inputs, first.args, strict=True))
+    argument: dict[SSAValue, SSAValue] = dict(zip(inputs, first.args, strict=True))
     for value, inner in argument.items():
         inner.name_hint = value.name_hint
-    partial = AttendPartialOp(attend, [argument[v] for v in used], splits=splits, tile=tile)
+    for op in before:
+        first.add_op(op.clone(value_mapper=argument))
+    partial = AttendPartialOp(attend, [argument[v] for v in attend.operands], splits=splits, tile=tile)
     for result, hint in zip(partial.results, ("acc", "max", "sum"), strict=True):
         result.name_hint = hint
     first.add_ops([partial, YieldOp(partial.results)])
@@ -136,7 +138,8 @@ def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr) ->
         outer.name_hint = result.name_hint
     set_schedule(producer, schedule, f"too few programs to fill the device: the context is split {splits} ways")
 
-    rest = [op for op in fused.body.block.ops if op is not attend]
+    rest = [op for op in needed_by(fused.terminator.values, attend) if op is not attend]
+    rest.append(fused.terminator)
     extra = list(dict.fromkeys(v for op in rest for v in op.operands if v in place))
     second = Block(arg_types=[*(r.type for r in partial.results), *(v.type for v in extra)])
     mapped: dict[SSAValue, SSAValue] = dict(zip(extra, second.args[3:], strict=True))
@@ -155,6 +158,20 @@ def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr) ->
         old.replace_all_uses_with(new)
     fused.detach()
     fused.erase()
+
+
+def needed_by(values: Sequence[SSAValue], attend: AttendOp) -> list[Operation]:
+    """The ops of a region that `values` depend on, in order; what the attention depends on only where it is asked for by its own operands."""
+    found: set[Operation] = set()
+    work = [v.owner for v in values]
+    while work:
+        op = work.pop()
+        if isinstance(op, Operation) and op not in found:
+            found.add(op)
+            work.extend(v.owner for v in op.operands if op is not attend)
+    block = attend.parent_block()
+    assert block is not None
+    return [op for op in block.ops if op in found]
 
 
 def split_sampling(fused: FusedOp, sample: SampleOp, schedule: ScheduleAttr) -> None:

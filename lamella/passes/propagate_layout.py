@@ -59,6 +59,8 @@ class PropagateLayout(ModulePass):
         for function in dict.fromkeys(f for f, _ in caches):
             signature.update_type(function)
             function.attributes[signature.LAYOUT] = attribute_of(choice)
+            if choice["choice"] == "unchanged":
+                signature.note_idle(function, [{"pass": "propagate-layout", "reason": f"nearest: {choice['reason']}"}])
 
 
 @dataclass(frozen=True)

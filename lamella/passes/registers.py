@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
-from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, CastOp, ConstantOp, RotateOp, ScheduleAttr
+from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, CastOp, ConstantOp, RotateOp, ScheduleAttr, TopPartialOp
 from lamella.passes.feasibility import Parts, parts
 
 THREADS = 32
@@ -23,7 +23,7 @@ MMA_ADDRESSES = 32
 UNROLLED = 8
 """Trips over K that the gemv skeleton writes out, so that the weights of all of them are alive at once."""
 SAMPLING = 6
-"""Values a program of the sample skeleton keeps a column: score, its image and index, noise, and the best of two kinds."""
+"""Values a program that draws keeps a column: score, its image and index, noise, and the best of two kinds."""
 
 
 def registers(ops: Sequence[Operation], schedule: ScheduleAttr) -> int:
@@ -39,7 +39,8 @@ def registers(ops: Sequence[Operation], schedule: ScheduleAttr) -> int:
         case "merge":
             return ADDRESSES + schedule.get("splits") * _head_dim(ops) // threads
         case "sample":
-            return ADDRESSES + SAMPLING * _elements(schedule.get("columns"), threads)
+            alone = all(isinstance(op, TopPartialOp) for op in ops)
+            return ADDRESSES + (1 if alone else SAMPLING) * _elements(schedule.get("columns"), threads)
         case _:
             block = schedule.get("columns") * schedule.get("rows")
             return ADDRESSES + _elements(block, threads) * max(1, alive(ops))

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
+from lamella.dialects import signature
 from lamella.dialects.attributes import element_of
 from lamella.dialects.transformer import RopeOp, RopeTableOp, RotateOp
 
@@ -44,6 +46,8 @@ class RopeTable(ModulePass):
                 if key not in tables:
                     tables[key] = insert_table(rope, self.length)
                 Rewriter.replace_op(rope, rotation(rope, tables[key]))
+            if not tables and isinstance(function, FuncOp):
+                signature.note_idle(function, [{"pass": "rope-table", "reason": "no transformer.rope"}])
 
 
 def insert_table(rope: RopeOp, length: int) -> SSAValue:

@@ -54,6 +54,7 @@ class Specialize(ModulePass):
         for function in signature.steps(op):
             self.specialize(function)
             function.attributes.pop(signature.FOLDS, None)
+            function.attributes.pop(signature.IDLE, None)
 
     def check(self) -> None:
         """Raises PassFailedException for sizes that contradict each other."""

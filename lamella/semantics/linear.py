@@ -31,3 +31,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if bias is not None:
         out = out + wide(bias)
     return out.to(DTYPES[dtype])
+
+
+@implements("transformer.slice_columns")
+def slice_columns(x: torch.Tensor, *, start: int, size: int) -> torch.Tensor:
+    """x[N, E] -> [N, size]."""
+    return x[:, start : start + size].contiguous()

@@ -44,3 +44,9 @@ def concat_rows(*weights: torch.Tensor) -> torch.Tensor:
 def transpose(weight: torch.Tensor) -> torch.Tensor:
     """[O, K] -> [K, O], contiguous."""
     return weight.T.contiguous()
+
+
+@implements("transformer.slice_rows")
+def slice_rows(weight: torch.Tensor, *, start: int, size: int) -> torch.Tensor:
+    """[O, …] -> [size, …]: a copy, so that the rest can be dropped."""
+    return weight[start : start + size].clone()

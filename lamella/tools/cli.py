@@ -1,4 +1,4 @@
-"""`lamella generate | compile | explain | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
+"""`lamella generate | compile | explain | sweep | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
     from lamella.api import Program
+    from lamella.pipeline import PassOptions
     from lamella.tools.cross_compile import KernelResources
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -31,6 +32,7 @@ SeedOption = Annotated[int | None, typer.Option(metavar="SEED", help="Random wei
 ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile the kernels for this GPU and show registers.")]
 TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
 ContextOption = Annotated[int | None, typer.Option(min=1, help="Longest context, prompt and answer together.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="PASS.OPTION=VALUE", help="An option of a pass; may be repeated.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_NEW_TOKENS = 128
@@ -133,6 +135,7 @@ def compile_(
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
+    settings: SetOption = None,
     time_passes: Annotated[bool, typer.Option("--time-passes", help="Print the seconds of each pass.")] = False,
 ) -> None:
     """Write the IR of each stage, the Triton sources and the manifest. Needs no GPU."""
@@ -143,7 +146,7 @@ def compile_(
     if until is not None:
         stage_number(until)
     with output_folder(output) as folder:
-        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until)
+        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, _pass_options(settings))
         program.save(folder)
         figures = _figures(program, arch) if program.kernels and arch is not None else None
     if time_passes:
@@ -156,7 +159,13 @@ def compile_(
 
 @app.command()
 def explain(
-    model: ModelArgument,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="As for the other commands; not with --diff.")] = None,
+    why_not: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--why-not", metavar="OP_A OP_B", help="Why these two ops are not one launch, or why they are."),
+    ] = None,
+    diff: Annotated[tuple[Path, Path] | None, typer.Option(metavar="DIR_A DIR_B", help="Compare two folders that compile wrote.")] = None,
+    settings: SetOption = None,
     as_json: JsonOption = False,
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
@@ -166,12 +175,74 @@ def explain(
 ) -> None:
     """Print what fused, what did not, and why, for decode or for the buckets of --tokens. Identical layers share a line."""
     from lamella.tools.explain import explain as explanation
+    from lamella.tools.ledger_diff import Package, diff_text
 
-    program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, "plan")
+    if diff is not None:
+        print(diff_text(*(Package.read(folder) for folder in diff)))
+        return
+    if model is None:
+        raise PromptError("no model", where="lamella explain", expected="MODEL, or --diff DIR_A DIR_B")
+    options = _pass_options(settings)
+    if why_not is not None:
+        _explain_pair(
+            model, why_not, tokens, options, as_json, arch=arch, dtype=dtype, max_context=max_context, random_weights=random_weights
+        )
+        return
+    program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, "plan", options)
     if as_json:
         print(json.dumps(list(program.ledger)))
         return
     print(explanation(program.ledger))
+
+
+def _explain_pair(model: str, names: tuple[str, str], tokens: str | None, options: PassOptions, as_json: bool, **settings: Any) -> None:
+    """Answers `explain --why-not` for one bucket."""
+    from lamella import api
+    from lamella.passes.fusion_questions import Questions
+    from lamella.tools.why_not import answer_text
+
+    (bucket,) = _buckets(tokens or "1", most=1)
+    with _progress("compiling"):
+        fusion = api.decide_fusion(model, bucket=bucket, pass_options=options, **settings)
+    answer = Questions(fusion).ask(*names)
+    print(json.dumps(answer.as_dict()) if as_json else answer_text(answer))
+
+
+@app.command()
+def sweep(
+    model: ModelArgument,
+    over: Annotated[str, typer.Option(metavar="PASS.OPTION=VALUES", help="0..6, or values with commas between them.")],
+    context: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens in each cache; by default the longest context.")] = None,
+    as_json: JsonOption = False,
+    arch: ArchOption = None,
+    dtype: DtypeOption = "auto",
+    tokens: TokensOption = None,
+    max_context: ContextOption = None,
+    random_weights: SeedOption = None,
+) -> None:
+    """Compile once for each value of an option of a pass, and print launches, kernels, bytes moved and arena; with --arch also registers
+    and spills, with a GPU also the time of a decode step."""
+    from lamella import api
+    from lamella.runtime.executor import resolve
+    from lamella.tools.sweep import Axis, sweep_table
+    from lamella.tools.sweep import sweep as rows_of_sweep
+
+    axis = Axis.parse(over)
+    opened = api.open_model(model, random_weights=random_weights)
+    gpu = resolve("auto", "auto")[0] == "cuda"
+    with _progress("compiling") as show:
+        rows = rows_of_sweep(
+            opened,
+            axis,
+            buckets=_buckets(tokens or "1"),
+            dtype=dtype,
+            max_context=max_context,
+            context=context,
+            arch=arch,
+            gpu=gpu,
+            show=show,
+        )
+    print(json.dumps([row.as_dict() for row in rows]) if as_json else sweep_table(axis, rows))
 
 
 @app.command()
@@ -227,18 +298,51 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def _compile(
-    model: str, arch: str | None, dtype: str, tokens: str | None, max_context: int | None, random_weights: int | None, until: str | None
+    model: str,
+    arch: str | None,
+    dtype: str,
+    tokens: str | None,
+    max_context: int | None,
+    random_weights: int | None,
+    until: str | None,
+    pass_options: PassOptions | None = None,
 ) -> Program:
     """Compile under a progress line."""
-    buckets = None if tokens is None else tuple(dict.fromkeys(_numbers(tokens, "--tokens")))
-    if buckets is not None and min(buckets, default=0) < 1:
-        raise PromptError("bad numbers of tokens", where="--tokens", expected="at least one, each at least 1", got=f"'{tokens}'")
+    buckets = None if tokens is None else _buckets(tokens)
     from lamella import api
 
     with _progress("compiling"):
         return api.compile(
-            model, arch=arch, dtype=dtype, buckets=buckets, max_context=max_context, random_weights=random_weights, until=until
+            model,
+            arch=arch,
+            dtype=dtype,
+            buckets=buckets,
+            max_context=max_context,
+            random_weights=random_weights,
+            until=until,
+            pass_options=pass_options,
         )
+
+
+def _buckets(tokens: str, most: int | None = None) -> tuple[int, ...]:
+    """The buckets of --tokens. Raises PromptError."""
+    buckets = tuple(dict.fromkeys(_numbers(tokens, "--tokens")))
+    if min(buckets, default=0) < 1:
+        raise PromptError("bad numbers of tokens", where="--tokens", expected="at least one, each at least 1", got=f"'{tokens}'")
+    if most is not None and len(buckets) > most:
+        raise PromptError("too many buckets", where="--tokens", expected=f"at most {most}", got=f"'{tokens}'")
+    return buckets
+
+
+def _pass_options(settings: list[str] | None) -> PassOptions:
+    """`--set PASS.OPTION=VALUE`, each. Raises PassError."""
+    from lamella.tools.sweep import Axis
+
+    options: dict[str, dict[str, int | float | bool | str]] = {}
+    for text in settings or ():
+        axis = Axis.parse(text, one=True)
+        options.setdefault(axis.name, {})[axis.option] = axis.values[0]
+    return options
 
 
 def _figures(program: Program, arch: str) -> dict[str, KernelResources]:

@@ -32,6 +32,8 @@ class Decision:
     bytes: int = 0
     launches: int = 0
     out: int = 0
+    benefit: float = 0.0
+    """Microseconds that a fusion saves, by the cost model."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def regions(ledger: Iterable[Record]) -> list[Region]:
                 bytes=int(r.get("bytes", 0)),
                 launches=int(r.get("launches", 0)),
                 out=int(r.get("out", 0)),
+                benefit=float(r.get("benefit_us", 0.0)),
             )
             for r in records
         )
@@ -86,13 +89,14 @@ def regions(ledger: Iterable[Record]) -> list[Region]:
 
 def explain(ledger: Sequence[Record]) -> str:
     """The whole ledger as text: a paragraph a region, a line of totals a bucket."""
-    paragraphs = folds(ledger)
+    paragraphs = [*folds(ledger), *idle(ledger, "")]
     every = regions(ledger)
     for bucket in dict.fromkeys(region.bucket for region in every):
         own = [region for region in every if region.bucket == bucket]
         kernels = len({region.kernel for region in own})
         paragraphs.append(f"Bucket {bucket}: {_count(sum(r.count for r in own), 'launch', 'launches')} of {_count(kernels, 'kernel')}")
         paragraphs += [describe(region) for region in own]
+        paragraphs += idle(ledger, bucket)
         paragraphs.append(totals(bucket, own))
     return "\n\n".join(paragraphs)
 
@@ -101,7 +105,7 @@ def folds(ledger: Iterable[Record]) -> list[str]:
     """A paragraph on what was computed before any step runs, which all buckets share: none where nothing was decided."""
     merged: dict[tuple[str, str, str], set[int]] = {}
     for record in ledger:
-        if "region" not in record:
+        if "region" not in record and record["verdict"] != "idle":
             key = (str(record["verdict"]).replace("_", " "), _anonymous(record.get("what", "")), _anonymous(record.get("reason", "")))
             merged.setdefault(key, set()).update(int(n) for n in LAYER.findall(str(record.get("what", ""))))
     lines = [
@@ -113,6 +117,13 @@ def folds(ledger: Iterable[Record]) -> list[str]:
         for (verdict, what, reason), layers in merged.items()
     ]
     return ["\n".join(["All buckets, once at load time", *(f"  {line}" for line in aligned(lines))])] if lines else []
+
+
+def idle(ledger: Iterable[Record], bucket: str) -> list[str]:
+    """A paragraph on the passes, and steps of passes, that were on and matched nothing, with what came nearest: none where all did."""
+    rows = [[str(r["kind"]), str(r["what"]), _anonymous(r["reason"])] for r in ledger if r["verdict"] == "idle" and r["bucket"] == bucket]
+    title = f"Bucket {bucket}: on, but matched nothing" if bucket else "All buckets: on, but matched nothing"
+    return ["\n".join([title, *(f"  {line}" for line in aligned(rows))])] if rows else []
 
 
 def totals(bucket: str, own: Sequence[Region]) -> str:
@@ -159,7 +170,9 @@ def _joins(decisions: Sequence[Decision], loc: str) -> list[list[str]]:
             counts = Counter(_op(d.producer) for d in group)
             who = ", ".join(f"{op} x{n}" if n > 1 else op for op, n in counts.items())
         size, launches = sum(d.bytes for d in group), sum(d.launches for d in group)
-        saved = [f"{byte_size(size)}, {_count(launches, 'launch', 'launches')}"] if launches else []
+        gain = sum(d.benefit for d in group)
+        time = f", {gain:.2f} us" if gain else ""
+        saved = [f"{byte_size(size)}, {_count(launches, 'launch', 'launches')}{time}"] if launches else []
         lines.append([f"{kind:<10}", *saved, f"{who}: {_short(reason, loc)}"])
     return lines
 

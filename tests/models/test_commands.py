@@ -166,7 +166,7 @@ def test_explain_says_what_fused_and_what_did_not(smollm2: Path, capsys: Capture
     out = run(capsys, "explain", str(smollm2))
     assert out.startswith("All buckets, once at load time\n")
     paragraphs = out.split("\n\n")
-    (ffn,) = (p for p in paragraphs if p.startswith("layers") and "ffn.gate, ffn.up" in p)
+    (ffn,) = (p for p in paragraphs if p.startswith("layers") and "ffn.gate" in p and "ffn.up" in p)
     assert ffn.startswith("layers.0-29: ")
     assert "30 launches" in ffn
     assert "contract at ffn.gate into contract at ffn.up: contractions on one x" in ffn

@@ -123,14 +123,17 @@ def test_the_architecture_page_has_every_op_of_levels_1_and_2() -> None:
     assert missing == []
 
 
-def test_the_tutorial_works(tmp_path: Path) -> None:
+TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda p: p.stem)
+def test_a_tutorial_works(page: Path, tmp_path: Path) -> None:
     """Its changes apply to a copy of the repository, and its commands print there what it says; `…` stands for anything."""
-    for name in ("lamella", "tests", "docs"):
+    for name in ("lamella", "tests", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tmp_path), "TRITON_INTERPRET": "1"}
-    page = ROOT / "docs" / "tutorial-add-an-op.md"
     commands = 0
     for block in blocks(page):
         text = "\n".join(block.lines) + "\n"

@@ -29,7 +29,18 @@ ARROWS: dict[str, set[str]] = {
     "lowering": {"errors", "dialects", "passes", "runtime.manifest"},
     "runtime": {"errors", "semantics", "checkpoints"},
     "pipeline": {"errors", "registry", "verification"},
-    "program": {"errors", "pipeline", "dialects", "frontends", "passes.check_coalescing", "lowering", "runtime.manifest"},
+    "program": {
+        "errors",
+        "pipeline",
+        "dialects",
+        "frontends",
+        "passes.check_coalescing",
+        "passes.fuse_regions",
+        "passes.fusion",
+        "lowering",
+        "runtime.manifest",
+        "registry",
+    },
     "tools": {
         "errors",
         "registry",
@@ -41,6 +52,7 @@ ARROWS: dict[str, set[str]] = {
         "checkpoints",
         "passes.check_coalescing",
         "passes.device",
+        "passes.fusion_questions",
     },
 }
 NO_TORCH = ("dialects", "passes", "lowering", "registry", "pipeline", "verification", "output", "errors")

@@ -365,3 +365,15 @@ def test_the_generator_is_the_documented_formula():
     h = mix(mix(mix(seed & word) ^ (position * 0x9E3779B9 & word)) ^ (index * 0x85EBCA6B & word))
     expected = torch.tensor((h >> 8) * 2.0**-24 + 2.0**-25, dtype=torch.float64).float().clamp(max=1 - 2.0**-24)
     assert uniform(torch.tensor([seed]), torch.tensor([position]), 78)[0, index] == expected
+
+
+def test_slices_of_columns_are_linears_on_slices_of_rows() -> None:
+    x, weight = torch.randn(3, 8), torch.randn(12, 8)
+    bias = torch.randn(12)
+    linear = IMPLEMENTATIONS["transformer.linear"]
+    rows, columns = IMPLEMENTATIONS["transformer.slice_rows"], IMPLEMENTATIONS["transformer.slice_columns"]
+    whole = linear(x, weight, bias, dtype="f32")
+    for start, size in ((0, 8), (8, 4), (3, 1)):
+        part = linear(x, rows(weight, start=start, size=size), rows(bias, start=start, size=size), dtype="f32")
+        torch.testing.assert_close(columns(whole, start=start, size=size), part)
+        assert torch.equal(columns(whole, start=start, size=size), whole[:, start : start + size])

@@ -95,11 +95,12 @@ def test_decisions_about_weights_are_in_the_ledger() -> None:
     assert ledger[: len(records)] == records
     assert {(record["verdict"], record["kind"]) for record in records} == {
         ("folded", "norm-scale"),
+        ("idle", "split-linears"),
         ("folded", "constant"),
         ("not_folded", "rope"),
         ("dropped", "weight"),
     }
-    assert [record["accepted"] for record in records] == [record["verdict"] != "not_folded" for record in records]
+    assert [record["accepted"] for record in records] == [record["verdict"] not in ("not_folded", "idle") for record in records]
     assert {record["loc"] for record in records if record["kind"] == "rope"} == {f"layers.{i}.attn.rope_{p}" for i in (0, 1) for p in "qk"}
     assert {record["what"] for record in records if record["verdict"] == "dropped"} == SHAPES.keys() - {
         name for name in SHAPES if name == "embed" or "o_proj" in name or "down_proj" in name or "v_proj.bias" in name

@@ -5,7 +5,7 @@ from xdsl.ir import Dialect
 from lamella.dialects.transformer.attention import AttentionOp, CacheWriteOp
 from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, UnaryOp
 from lamella.dialects.transformer.embedding import EmbeddingOp, GatherRowsOp
-from lamella.dialects.transformer.linear import LinearOp
+from lamella.dialects.transformer.linear import LinearOp, SliceColumnsOp
 from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.rope import RopeOp, RopeTableOp, RotateOp
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
@@ -15,6 +15,7 @@ from lamella.dialects.transformer.weight import (
     PairRowsOp,
     ScaleColumnsOp,
     ShiftBiasOp,
+    SliceRowsOp,
     TransposeOp,
     WeightOp,
     WeightTransform,
@@ -28,12 +29,14 @@ Transformer = Dialect(
         ScaleColumnsOp,
         ShiftBiasOp,
         ConcatRowsOp,
+        SliceRowsOp,
         TransposeOp,
         EmbeddingOp,
         GatherRowsOp,
         RMSNormOp,
         LayerNormOp,
         LinearOp,
+        SliceColumnsOp,
         RopeOp,
         RopeTableOp,
         RotateOp,
@@ -71,6 +74,8 @@ __all__ = [
     "SampleOp",
     "ScaleColumnsOp",
     "ShiftBiasOp",
+    "SliceColumnsOp",
+    "SliceRowsOp",
     "Transformer",
     "TransposeOp",
     "UnaryOp",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import ResultTyped, element_type_of
-from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor
+from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor, shown
 
 
 @irdl_op_definition
@@ -39,3 +40,33 @@ class LinearOp(TransformerOp, ResultTyped):
             self.expect_shape("bias", self.bias, (outputs,), "the outputs of weight")
             self.expect_element("bias", self.bias, self.weight, "that of weight")
         self.expect_shape("result", self.result, (rows, outputs), "the rows of x and the outputs of weight")
+
+
+@irdl_op_definition
+class SliceColumnsOp(TransformerOp):
+    """x[N,E] -> [N,size]: the columns from `start` on. Of a linear's result it is what `split-linears` turns into a linear of its own."""
+
+    name = "transformer.slice_columns"
+
+    x = operand_def(FloatTensor)
+    start = prop_def(IntegerAttr)
+    size = prop_def(IntegerAttr)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, x: Value, *, start: int, size: int, loc: str | None = None) -> None:
+        value = SSAValue.get(x)
+        super().__init__(
+            operands=[value],
+            properties={"start": IntegerAttr(start, i64), "size": IntegerAttr(size, i64)},
+            result_types=[named_tensor(element_type_of(value), [*dimensions_of(value.type)[:-1], size])],
+            attributes=located(loc),
+        )
+
+    def verify_(self) -> None:
+        shape, start, size = self.dimensions("x", self.x, 2), self.start.value.data, self.size.value.data
+        if not isinstance(shape[1], int) or start < 0 or size < 1 or start + size > shape[1]:
+            raise self.fail(f"x has shape {shown(shape)}, expected columns {start} to {start + size}")
+        self.expect_shape("result", self.result, (shape[0], size), "the rows of x and the columns taken")
+        self.expect_element("result", self.result, self.x, "that of x")

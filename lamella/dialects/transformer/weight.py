@@ -183,3 +183,34 @@ class TransposeOp(WeightTransform):
         outputs, inner = self.dimensions("w", self.w, 2)
         self.expect_shape("result", self.result, (inner, outputs), "the axes of w exchanged")
         self.expect_element("result", self.result, self.w, "that of w")
+
+
+@irdl_op_definition
+class SliceRowsOp(WeightTransform):
+    """w[O,…] -> [size,…]: the rows from `start` on: the part of one linear in a weight that several share, such as fused q, k and v."""
+
+    name = "transformer.slice_rows"
+    SUFFIX: ClassVar[str] = "part"
+
+    w = operand_def(FloatTensor)
+    start = prop_def(IntegerAttr)
+    size = prop_def(IntegerAttr)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, w: Value, *, start: int, size: int, loc: str | None = None) -> None:
+        value = SSAValue.get(w)
+        super().__init__(
+            operands=[value],
+            properties={"start": IntegerAttr(start, i64), "size": IntegerAttr(size, i64)},
+            result_types=[named_tensor(element_type_of(value), [size, *dimensions_of(value.type)[1:]])],
+            attributes=located(loc),
+        )
+
+    def verify_(self) -> None:
+        shape, start, size = self.dimensions("w", self.w), self.start.value.data, self.size.value.data
+        if not shape or not isinstance(shape[0], int) or start < 0 or size < 1 or start + size > shape[0]:
+            raise self.fail(f"w has shape {shown(shape)}, expected rows {start} to {start + size}")
+        self.expect_shape("result", self.result, (size, *shape[1:]), "the rows taken")
+        self.expect_element("result", self.result, self.w, "that of w")

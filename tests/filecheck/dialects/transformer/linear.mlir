@@ -5,3 +5,5 @@
 %0 = transformer.linear %x, %w {loc = "layers.0.attn.q"} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>) -> tensor<?x96xbf16, #transformer.dims<"N">>
 // CHECK-NEXT: %1 = transformer.linear %x, %w, %b : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>, tensor<96xbf16>) -> tensor<?x96xf32, #transformer.dims<"N">>
 %1 = transformer.linear %x, %w, %b : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<96x64xbf16>, tensor<96xbf16>) -> tensor<?x96xf32, #transformer.dims<"N">>
+// CHECK-NEXT: %2 = transformer.slice_columns %1 {loc = "layers.0.attn.k", start = 64 : i64, size = 16 : i64} : (tensor<?x96xf32, #transformer.dims<"N">>) -> tensor<?x16xf32, #transformer.dims<"N">>
+%2 = transformer.slice_columns %1 {loc = "layers.0.attn.k", start = 64 : i64, size = 16 : i64} : (tensor<?x96xf32, #transformer.dims<"N">>) -> tensor<?x16xf32, #transformer.dims<"N">>

@@ -28,3 +28,13 @@
 %x, %w = "test.op"() : () -> (tensor<64xf32>, tensor<96x64xf32>)
 %0 = transformer.linear %x, %w : (tensor<64xf32>, tensor<96x64xf32>) -> tensor<96xf32>
 // CHECK: transformer.linear: x has shape (64,), expected 2 axes
+
+// -----
+%x = "test.op"() : () -> tensor<2x8xf32>
+%0 = transformer.slice_columns %x {start = 6 : i64, size = 3 : i64} : (tensor<2x8xf32>) -> tensor<2x3xf32>
+// CHECK: transformer.slice_columns: x has shape (2, 8), expected columns 6 to 9
+
+// -----
+%x = "test.op"() : () -> tensor<2x8xf32>
+%0 = transformer.slice_columns %x {start = 0 : i64, size = 3 : i64} : (tensor<2x8xf32>) -> tensor<2x3xbf16>
+// CHECK: transformer.slice_columns: result has element type bf16, expected f32, that of x

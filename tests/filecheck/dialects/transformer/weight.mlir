@@ -28,3 +28,12 @@ func.func @transforms(%w: tensor<8x6xbf16>, %bias: tensor<8xbf16>, %gamma: tenso
   %turned = transformer.transpose %joined {loc = "lm_head"} : (tensor<24x6xbf16>) -> tensor<6x24xbf16>
   func.return
 }
+
+// CHECK-LABEL: func.func @slices
+func.func @slices(%w: tensor<8x6xbf16>, %bias: tensor<8xbf16>) {
+  // CHECK: %k = transformer.slice_rows %w {start = 4 : i64, size = 2 : i64} : (tensor<8x6xbf16>) -> tensor<2x6xbf16>
+  %k = transformer.slice_rows %w {start = 4 : i64, size = 2 : i64} : (tensor<8x6xbf16>) -> tensor<2x6xbf16>
+  // CHECK-NEXT: %all = transformer.slice_rows %bias {start = 0 : i64, size = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
+  %all = transformer.slice_rows %bias {start = 0 : i64, size = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
+  func.return
+}

@@ -105,3 +105,13 @@
 %w = "test.op"() : () -> tensor<8x6xf32>
 %0 = transformer.transpose %w : (tensor<8x6xf32>) -> tensor<6x8xbf16>
 // CHECK: transformer.transpose: result has element type bf16, expected f32, that of w
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.slice_rows %w {start = 6 : i64, size = 3 : i64} : (tensor<8x6xf32>) -> tensor<3x6xf32>
+// CHECK: transformer.slice_rows: w has shape (8, 6), expected rows 6 to 9
+
+// -----
+%w = "test.op"() : () -> tensor<8x6xf32>
+%0 = transformer.slice_rows %w {start = 6 : i64, size = 2 : i64} : (tensor<8x6xf32>) -> tensor<3x6xf32>
+// CHECK: transformer.slice_rows: result has shape (3, 6), expected (2, 6), the rows taken

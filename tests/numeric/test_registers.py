@@ -1,0 +1,69 @@
+"""The register estimate of `fuse-regions` against what ptxas allocates for the kernels of a Llama, compiled for sm_90 with no GPU.
+
+They are compiled as they run there, with dependent launch: weights are loaded before the wait, and so are all alive at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lamella import pipeline
+from lamella.dialects import kernel
+from lamella.dialects.tile import FusedOp, YieldOp
+from lamella.frontends import llama, open_model
+from lamella.lowering.print_triton import print_kernel
+from lamella.passes.registers import registers
+from lamella.pipeline import Options
+from lamella.tools.cross_compile import cross_compile
+
+MODELS = Path(__file__).resolve().parents[2] / "benchmarks" / "models"
+LIMIT = 255
+"""What the assembler can give a thread."""
+
+
+def estimates(module) -> dict[str, int]:
+    """The estimate for each kernel of a planned module."""
+    found: dict[str, int] = {}
+    for region in [op for op in module.walk() if isinstance(op, FusedOp)]:
+        assert region.schedule is not None
+        ops = [op for op in region.body.block.ops if not isinstance(op, YieldOp)]
+        found[region.attributes["kernel"].data] = registers(ops, region.schedule)
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "llama-3.1-8b"])
+def test_the_estimate_of_decode_kernels_is_near_the_assembler(name: str, tmp_path: Path) -> None:
+    """Within 1.6 times either way, and 16 registers: nearer than that the number of addresses in flight decides."""
+    opened = open_model(MODELS / f"{name}.json", random_weights=0)
+    options = Options(blocks=128, length=2048, advance=True)
+    module = pipeline.run(llama.build(opened.config, dtype="bf16", block=16), options, until="plan")
+    expected = estimates(module)
+    program = pipeline.run(module, options, after="plan")
+    sources = {op.sym_name.data: print_kernel(op) for op in program.ops if isinstance(op, kernel.FuncOp)}
+    figures = {figure.name: figure for figure in cross_compile(sources, "sm_90", pdl=True)}
+    assert figures.keys() == expected.keys()
+    for kernel_name, figure in figures.items():
+        assert figure.spills == 0, kernel_name
+        assert figure.registers / 1.6 - 16 <= expected[kernel_name] <= figure.registers * 1.6 + 16, (kernel_name, expected, figure)
+    gemv = {k: (expected[k], figures[k].registers) for k in expected if "gemv" in k}
+    assert all(0.7 < guess / real < 1.4 for guess, real in gemv.values()), gemv
+    assert max(expected.values()) <= LIMIT
+
+
+def test_a_region_that_would_spill_is_not_grown() -> None:
+    """A row of 256 columns in one program: 256 weight rows of 8192 columns would be a register tile of 4096 registers a thread."""
+    from xdsl.dialects.builtin import ModuleOp
+
+    from lamella import registry
+    from lamella.passes.fuse_regions import FuseRegions
+    from tests.numeric.harness import Graph
+
+    g = Graph(x="1x4096xbf16", w="256x4096xbf16")
+    module = ModuleOp([g.returns(g.reduce("sum", g.contract(g["x"], g["w"])))])
+    FuseRegions().apply(registry.context(), module)
+    regions = [op for op in module.walk() if isinstance(op, FusedOp)]
+    assert len(regions) == 2 and regions[1].ledger is not None
+    (entry,) = [e.as_dict() for e in regions[1].ledger.data if e.as_dict()["verdict"] == "refused"]
+    assert "registers a thread, at most 255: it would spill" in str(entry["reason"])
