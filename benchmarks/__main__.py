@@ -1,5 +1,5 @@
 # pyright: basic
-"""`python -m benchmarks decode | prefill | kernels | accuracy`: a configuration and shapes enter; a table and a JSON file leave."""
+"""`python -m benchmarks decode | prefill | kernels | accuracy | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave."""
 
 from __future__ import annotations
 
@@ -108,6 +108,100 @@ def kernels(
 
 
 @app.command()
+def ablation(
+    config: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A name from benchmarks/models, or the path of a config.json.")
+    ] = "llama-3.2-1b",
+    tokens: Annotated[str, typer.Option(metavar="N,…", help="Buckets: 1 is decode, more are prefill.")] = "1,512",
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    steps: StepsOption = 20,
+    repetitions: RepetitionsOption = 5,
+    output: OutputOption = None,
+    doc: Annotated[Path | None, typer.Option(metavar="FILE", help="Also render the result as a page, such as docs/ablation.md.")] = None,
+) -> None:
+    """Each pass off in turn: launches, bytes, arena, and on a GPU microseconds."""
+    from benchmarks import ablation as measured
+
+    counts = _integers(tokens)
+    with _settings(config, layers, device, dtype, steps, repetitions) as made:
+        report = measured.ablation(made(output), tokens=counts, context=context, max_context=max_context)
+    if doc is not None:
+        doc.write_text(measured.page(report.document()), encoding="utf-8")
+
+
+@app.command("compile")
+def compile_(
+    config: ConfigOption = "llama-3.1-8b",
+    tokens: Annotated[str, typer.Option(metavar="N,…", help="Buckets: 1 is decode, more are prefill.")] = "1,512",
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that compile kernels.")] = None,
+    output: OutputOption = None,
+) -> None:
+    """Seconds from a configuration to binaries of all kernels, cold and warm; needs no weights and no GPU."""
+    from benchmarks import compile_time as measured
+
+    counts = _integers(tokens)
+    with _settings(config, layers, device, dtype, 1, 1) as made:
+        measured.compile_time(made(output), tokens=counts, max_context=max_context, workers=workers)
+
+
+@app.command()
+def start(
+    config: ConfigOption = "llama-3.2-1b",
+    tokens: Annotated[str, typer.Option(metavar="N,…", help="Lengths of the prompts.")] = "512,2047",
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    peers: Annotated[str, typer.Option(help="hf-generate or none.")] = "hf-generate",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    repetitions: RepetitionsOption = 5,
+    output: OutputOption = None,
+) -> None:
+    """Time to the first token, seconds to load, and memory that a loaded model takes."""
+    from benchmarks import start as measured
+
+    counts = _integers(tokens)
+    with _settings(config, layers, device, dtype, 1, repetitions) as made:
+        measured.start(made(output), tokens=counts, max_context=max_context, peers=_list(peers))
+
+
+@app.command("all")
+def all_(
+    config: ConfigOption = "llama-3.2-1b",
+    batches: Annotated[str, typer.Option(metavar="N,…", help="Sequences of a decode step.")] = "1,8,32",
+    prompts: Annotated[str, typer.Option(metavar="N,…", help="Lengths of the prompts of prefill.")] = "512,2048,8192",
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    peers: PeersOption = "eager,compile,hf-generate",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    steps: StepsOption = 50,
+    prefill_steps: Annotated[int, typer.Option(min=1, help="Launches of one measurement of prefill.")] = 10,
+    repetitions: RepetitionsOption = 5,
+    limit: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Peers are left out near the end of this time, then the rest.")
+    ] = 540,
+    output: OutputOption = None,
+) -> None:
+    """All of these for one model, in one run and one file: compile, start, kernels, decode and prefill."""
+    from benchmarks.everything import everything, sections
+
+    sizes, lengths = _integers(batches), _integers(prompts)
+    with _settings(config, layers, device, dtype, steps, repetitions) as made:
+        settings = made(None)
+        plan = sections(settings, batches=sizes, prompts=lengths, context=context, max_context=max_context, prefill_steps=prefill_steps)
+        everything(made(output), plan, peers=[p for p in _list(peers) if p != "none"], limit=limit)
+
+
+@app.command()
 def accuracy(
     config: ConfigOption = "llama-3.2-1b",
     seeds: Annotated[str, typer.Option(metavar="N,…", help="Each makes other weights and tokens.")] = "0,1,2",
@@ -130,10 +224,10 @@ def accuracy(
 @contextmanager
 def _settings(config: str, layers: int | None, device: str, dtype: str, steps: int, repetitions: int) -> Generator[Callable]:
     """A function from the output file to the settings; a user's mistake becomes one line and exit code 2."""
-    from benchmarks.configurations import configuration
+    from benchmarks.configurations import configuration, known_models
     from benchmarks.settings import Settings, device_of
 
-    name = f"{Path(config).stem}{f' with {layers} layers' if layers else ''}"
+    name = f"{config if config in known_models() else Path(config).stem}{f' with {layers} layers' if layers else ''}"
     try:
         with configuration(config, layers) as path:
             where = device_of(device)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from lamella.checkpoints import TensorSource
 from lamella.frontends import ModelConfig
-from lamella.frontends.llama import source_names
+from lamella.frontends.decoder import source_names
 
 ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu"}
 
@@ -29,7 +29,7 @@ def transformers_model(
         head_dim=config.head_dim,
         hidden_act=ACTIVATIONS[config.activation],
         max_position_embeddings=config.max_positions,
-        rms_norm_eps=config.rms_eps,
+        rms_norm_eps=config.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **config.rope_scaling},
         tie_word_embeddings=config.tied,
         attention_bias=config.attention_bias,

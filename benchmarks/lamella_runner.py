@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import triton
@@ -38,9 +39,9 @@ class Step:
 
 @contextmanager
 def cold_compilation() -> Generator[None]:
-    """Triton compiles every kernel anew, whatever its cache on disk holds."""
-    with triton.knobs.compilation.scope():
-        triton.knobs.compilation.always_compile = True
+    """Triton begins with an empty cache on disk."""
+    with TemporaryDirectory(prefix="lamella-cold-") as folder, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = folder
         yield
 
 

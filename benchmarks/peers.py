@@ -84,11 +84,11 @@ class PeerModel(nn.Module):
         cos, sin = self.table[positions].chunk(2, -1)
         for i, layer in enumerate(self.layers):
             x = x + self._attention(
-                layer, i, F.rms_norm(x, x.shape[-1:], layer.attn_norm, config.rms_eps), positions, cos, sin, attention, fresh
+                layer, i, F.rms_norm(x, x.shape[-1:], layer.attn_norm, config.norm_eps), positions, cos, sin, attention, fresh
             )
-            gate, up = F.linear(F.rms_norm(x, x.shape[-1:], layer.ffn_norm, config.rms_eps), layer.gate_up).chunk(2, -1)
+            gate, up = F.linear(F.rms_norm(x, x.shape[-1:], layer.ffn_norm, config.norm_eps), layer.gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
-        return F.linear(F.rms_norm(x[:, -1], x.shape[-1:], self.final_norm, config.rms_eps), self.head)
+        return F.linear(F.rms_norm(x[:, -1], x.shape[-1:], self.final_norm, config.norm_eps), self.head)
 
     def _attention(
         self,

@@ -33,6 +33,18 @@ def device_name(device: torch.device) -> str:
     return f"CPU {platform.machine()}, {os.cpu_count()} cores"
 
 
+def measured_arguments(arguments: Sequence[str]) -> list[str]:
+    """Command-line arguments without those that only say where results go: files lie elsewhere on another machine."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for word in rest:
+        if word in ("-o", "--output", "--doc"):
+            next(rest, None)
+        elif not word.startswith(("--output=", "--doc=")):
+            kept.append(word)
+    return kept
+
+
 @dataclass
 class Report:
     """One run. `facts` describe it, `rows` are its measurements; both go to `output` whenever they change."""
@@ -47,7 +59,7 @@ class Report:
         self.facts = {
             "benchmark": self.benchmark,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", "benchmarks", *measured_arguments(sys.argv[1:])]),
             "device": device_name(self.device),
             "versions": {"python": platform.python_version(), "lamella": lamella.__version__, **{p: version(p) for p in PACKAGES}},
             **self.facts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -162,7 +162,9 @@ def load(
     shuffle_seed: int | None = 0,
     weight_cache: str | Path | None = None,
     pass_options: PassOptions | None = None,
+    max_arena: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
+    kernel_progress: Callable[[int, int, str], None] | None = None,
 ) -> Model:
     """Compiles a checkpoint for this machine and loads its weights.
 
@@ -170,7 +172,9 @@ def load(
     `executor` and `device`: `auto` takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
     None: one-token decode and PREFILL_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
     folder in which transformed weights wait for the next time; None: they are made each time.
-    `pass_options` sets options of passes, `{"fuse-regions": {"max-depth": 2}}`. `progress(done, total, weight)` is called as weights load. Raises LamellaError for everything a user can mend.
+    `pass_options` sets options of passes, `{"fuse-regions": {"max-depth": 2}}`. `max_arena` is the most bytes
+    that activations of a step may take (0: any number): longer prefill then runs in smaller chunks. `progress(done, total, weight)` is called as weights load,
+    `kernel_progress(done, total, kernel)` as kernels that Triton's cache lacks compile. Raises LamellaError for everything a user can mend.
     """
     from lamella.runtime.executor import make_executor, resolve
     from lamella.runtime.weight_cache import WeightCache
@@ -189,6 +193,7 @@ def load(
         max_context=context,
         kernels=chosen != "reference",
         pass_options=pass_options,
+        max_arena=max_arena,
     )
     assert program.manifest is not None
     compiled = perf_counter()
@@ -204,7 +209,7 @@ def load(
         shuffle_seed=shuffle_seed,
     )
     loaded = perf_counter()
-    made.prepare()
+    made.prepare(progress=kernel_progress)
     ready = perf_counter()
     return Model(opened, program, made, {"compile": compiled - start + ready - loaded, "load": loaded - compiled})
 
@@ -221,10 +226,13 @@ def compile(
     verify_each: bool = False,
     keep_ir: bool = True,
     pass_options: PassOptions | None = None,
+    skip: Collection[str] = (),
+    max_arena: int = 0,
 ) -> Program:
     """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
 
-    `until` names the last stage; IR of every stage is kept. Raises LamellaError.
+    `until` names the last stage; IR of every stage is kept. `skip` names passes that do not run. `max_arena` bounds the bytes of each bucket's arena (0: any size): a bucket
+    of one sequence that needs more becomes a smaller one, whose chunks do the same work. Raises LamellaError.
     """
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
     return compile_model(
@@ -237,6 +245,8 @@ def compile(
         keep_ir=keep_ir,
         verify_each=verify_each,
         pass_options=pass_options,
+        skip=skip,
+        max_arena=max_arena,
     )
 
 

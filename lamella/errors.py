@@ -73,8 +73,21 @@ class PassError(LamellaError):
     """An unknown pass, a bad pass option, or a pass whose precondition does not hold."""
 
 
+class PlanError(LamellaError):
+    """A step that needs a larger arena than it may have: the best packing takes `arena` bytes, more than `limit`."""
+
+    def __init__(self, what: str, *, arena: int, limit: int, lower_bound: int, where: str, remedy: str) -> None:
+        self.arena, self.limit = arena, limit
+        got = f"{arena} bytes in the best packing, {lower_bound} of them live at once"
+        super().__init__(what, where=where, expected=f"at most {limit} bytes", got=got, remedy=remedy)
+
+
 class IRError(LamellaError):
     """IR that does not parse, verify, dominate, or belong to its stage."""
+
+
+class KernelError(LamellaError):
+    """A kernel that does not compile, or a compiler process that stopped."""
 
 
 class ManifestError(LamellaError):

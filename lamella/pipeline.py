@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -43,6 +45,10 @@ class Options(ArgSpecConvertible):
     """Rows of the RoPE table: positions it serves."""
     arch: str = "sm_90"
     """The device that schedules are chosen for."""
+    tuning: str = "off"
+    """Where measured schedules are: `auto` (those that come with Lamella, and the user's), a file, or `off`."""
+    max_arena: int = 0
+    """Most bytes the arena may have; 0: any number."""
 
 
 PassOptions: TypeAlias = "Mapping[str, Mapping[str, int | float | bool | str]]"
@@ -55,6 +61,9 @@ class PassSpec:
 
     name: str
     options: tuple[str, ...] = ()
+    needed: bool = False
+    """Whether later passes never do without it. Others may be left out (`fold-constants` together with what makes expressions of weights:
+    `fold-norm-scale`, `propagate-layout`): the program is then as correct, and slower."""
 
     def build(self, options: Options, extra: Mapping[str, int | float | bool | str] | None = None) -> ModulePass:
         """The pass with its options; `extra` ones count more. Raises PassError."""
@@ -85,7 +94,7 @@ STAGES: tuple[Stage, ...] = (
             PassSpec("split-linears"),
             PassSpec("cse"),
             PassSpec("canonical-order"),
-            PassSpec("rope-table", ("length",)),
+            PassSpec("rope-table", ("length",), needed=True),
             PassSpec("fold-norm-scale"),
             PassSpec("propagate-layout"),
             PassSpec("fold-constants"),
@@ -97,18 +106,33 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "specialized",
-        (PassSpec("specialize", ("tokens", "sequences", "longest_query", "logit_rows", "blocks", "advance")),),
+        (PassSpec("specialize", ("tokens", "sequences", "longest_query", "logit_rows", "blocks", "advance"), needed=True),),
         MODEL,
     ),
-    Stage("tiles", (PassSpec("transformer-to-tile"), PassSpec("canonicalize"), PassSpec("cse")), TILES),
-    Stage("regions", (PassSpec("commute-row-scale"), PassSpec("fuse-regions", ("arch",)), PassSpec("choose-schedule", ("arch",))), TILES),
-    Stage("buffers", (PassSpec("bufferize"),), BUFFERS | {"memref.alloc"}),
+    Stage("tiles", (PassSpec("transformer-to-tile", needed=True), PassSpec("canonicalize"), PassSpec("cse")), TILES),
     Stage(
-        "plan", (PassSpec("plan-memory"), PassSpec("check-plan"), PassSpec("number-kernels")), BUFFERS | {"memref.view", "arith.constant"}
+        "regions",
+        (
+            PassSpec("commute-row-scale"),
+            PassSpec("fuse-regions", ("arch",), needed=True),
+            PassSpec("choose-schedule", ("arch", "tuning"), needed=True),
+            PassSpec("in-place"),
+        ),
+        TILES,
+    ),
+    Stage("buffers", (PassSpec("bufferize", needed=True),), BUFFERS | {"memref.alloc"}),
+    Stage(
+        "plan",
+        (
+            PassSpec("plan-memory", ("max_arena",), needed=True),
+            PassSpec("check-plan", ("max_arena",)),
+            PassSpec("number-kernels", needed=True),
+        ),
+        BUFFERS | {"memref.view", "arith.constant"},
     ),
     Stage(
         "kernels",
-        (PassSpec("tile-to-kernel"), PassSpec("dependent-launch"), PassSpec("check-coalescing")),
+        (PassSpec("tile-to-kernel", needed=True), PassSpec("dependent-launch"), PassSpec("check-coalescing")),
         frozenset({"builtin", "func", "kernel", "host", "memref.view", "arith.constant"}),
     ),
 )
@@ -163,6 +187,12 @@ def stage_names() -> tuple[str, ...]:
     return tuple(stage.name for stage in STAGES)
 
 
+def optional_passes() -> tuple[str, ...]:
+    """The names of the passes that a run may leave out, in the order in which they first run."""
+    specs = [spec for stage in STAGES for spec in stage.passes]
+    return tuple(dict.fromkeys(spec.name for spec in specs if not spec.needed))
+
+
 def dump_name(number: int, stage: str) -> str:
     """The file name of a stage's IR: `04-regions.mlir`."""
     return f"{number:02}-{stage}.mlir"
@@ -183,6 +213,23 @@ def text(module: ModuleOp) -> str:
     return out.getvalue().rstrip("\n") + "\n"
 
 
+@contextmanager
+def collector_paused() -> Generator[None]:
+    """No cyclic garbage is looked for meanwhile; a decorator too.
+
+    The IR of a model is one large graph of live objects. Full collections walk it again and again, which makes passes superlinear in layers
+    (a third of the time at 128) and finds little: what passes drop waits until afterwards.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@collector_paused()
 def run(
     module: ModuleOp,
     options: Options,
@@ -192,18 +239,22 @@ def run(
     verify_each: bool = False,
     instruments: Sequence[Instrument] = (),
     pass_options: PassOptions | None = None,
+    skip: Collection[str] = (),
     ctx: Context | None = None,
 ) -> ModuleOp:
     """Take `module` from stage `after` (None: as a front end made it) to stage `until` (None: the last); it is changed in place and returned.
 
     With `verify_each` ops, dominance and legality are checked after every pass, otherwise once at the end.
-    `pass_options` sets further options of passes. Raises PassError for an unknown stage, pass or option and where a pass refuses its
-    input, IRError for IR that breaks a rule.
+    `pass_options` sets further options of passes, `skip` names passes that do not run. Raises PassError for an unknown stage, pass or
+    option, for a skipped pass that later ones need, and where a pass refuses its input; IRError for IR that breaks a rule.
     """
     extra = pass_options or {}
     known = {spec.name for stage in STAGES for spec in stage.passes}
-    for name in extra.keys() - known:
+    for name in sorted({*extra, *skip} - known):
         raise PassError(f"no pass '{name}' in the pipeline", remedy=nearest(name, known))
+    for name in sorted(known & set(skip)):
+        if name not in optional_passes():
+            raise PassError(f"the pipeline cannot lower without '{name}'", remedy=f"can be left out: {', '.join(optional_passes())}")
     first = 0 if after is None else stage_number(after)
     last = len(STAGES) if until is None else stage_number(until)
     if first > last:
@@ -211,9 +262,16 @@ def run(
     ctx = registry.context() if ctx is None else ctx
     for number, stage in enumerate(STAGES[first:last], first + 1):
         for spec in stage.passes:
+            if spec.name in skip:
+                continue
             built = spec.build(options, extra.get(spec.name))
             start = time.perf_counter()
-            apply(ctx, module, built)
+            try:
+                apply(ctx, module, built)
+            except (PassError, IRError) as error:
+                if not skip:
+                    raise
+                raise PassError(f"the pipeline cannot lower without {', '.join(sorted(skip))}: {error}") from error
             seconds = time.perf_counter() - start
             for instrument in instruments:
                 instrument.after_pass(spec.name, seconds, module)

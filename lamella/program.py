@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from lamella.dialects import kernel, signature
 from lamella.dialects.attributes import python_value
 from lamella.dialects.messages import location
 from lamella.dialects.tile import FusedOp
-from lamella.errors import PassError
-from lamella.frontends import llama
+from lamella.errors import PassError, PlanError
+from lamella.frontends import decoder
 from lamella.frontends.config import ModelConfig
 from lamella.lowering.manifest import export_manifest
 from lamella.lowering.print_triton import print_kernel
@@ -57,6 +57,12 @@ class Shape:
     def of(tokens: int) -> Shape:
         """Decode for one token, else prefill."""
         return Shape.decode() if tokens == 1 else Shape.prefill(tokens)
+
+    def chunk(self, tokens: int) -> Shape:
+        """The bucket of a part of a step's tokens; the last part of one token is a decode step."""
+        if tokens == 1:
+            return Shape.decode()
+        return replace(self, tokens=tokens, longest_query=min(self.longest_query, tokens), logit_rows=min(self.logit_rows, tokens))
 
     @property
     def name(self) -> str:
@@ -133,7 +139,53 @@ class _Stages(Instrument):
         if self.keep:
             self.texts.setdefault(stage.name, []).append(pipeline.text(module))
 
+    def keep_texts(self, other: _Stages) -> None:
+        """Take over the texts that `other` kept."""
+        for stage, texts in other.texts.items():
+            self.texts.setdefault(stage, []).extend(texts)
 
+
+@dataclass(frozen=True)
+class _Fit:
+    """The bucket that stands for a wanted one, its module (None: another wanted bucket already has it), and what the wanted one needed."""
+
+    shape: Shape
+    module: ModuleOp | None
+    refusal: PlanError | None = None
+
+
+def _fit(wanted: Shape, made: Sequence[Shape], lower: Callable[[Shape], ModuleOp]) -> _Fit:
+    """The largest bucket of halves of `wanted` that `lower` does not refuse. Raises PlanError where even one token needs too much."""
+    shape, refusal = wanted, None
+    while shape not in made:
+        try:
+            return _Fit(shape, lower(shape), refusal)
+        except PlanError as error:
+            if shape.tokens == 1 or shape.sequences > 1:
+                # A step of several sequences is one launch by contract, and of one token there is no half.
+                raise
+            refusal = refusal or error
+            tokens = shape.tokens
+            while tokens == shape.tokens or (tokens > 1 and tokens * error.arena > error.limit * shape.tokens):
+                tokens = -(-tokens // 2)
+            shape = shape.chunk(tokens)
+    return _Fit(shape, None, refusal)
+
+
+def _split(wanted: Shape, fit: _Fit) -> list[dict[str, Any]]:
+    """The record of a bucket that became a smaller one, as JSON."""
+    if fit.refusal is None:
+        return []
+    chunks = -(-wanted.tokens // fit.shape.tokens)
+    reason = (
+        f"an arena of {fit.refusal.arena} bytes exceeds max-arena = {fit.refusal.limit}; "
+        f"its steps run as {chunks} chunks of {fit.shape.tokens} token{'s' * (fit.shape.tokens > 1)}"
+    )
+    about = {"verdict": "split", "kind": "bucket", "what": wanted.name, "reason": reason}
+    return [{"producer": "", "consumer": "", **about, "accepted": True, "loc": "", "bucket": ""}]
+
+
+@pipeline.collector_paused()
 def compile_model(
     config: ModelConfig,
     shapes: Sequence[Shape],
@@ -146,29 +198,48 @@ def compile_model(
     keep_ir: bool = False,
     verify_each: bool = False,
     pass_options: PassOptions | None = None,
+    skip: Collection[str] = (),
+    max_arena: int = 0,
 ) -> Program:
     """Compiles a model for some buckets. `dtype` is an element name (`bf16`); `arch` None stands for DEFAULT_ARCH.
 
     `kernels` False stops after the memory plan, which is all the reference executor needs; `pass_options` sets options of passes, such as
-    `{"fuse-regions": {"max-depth": 2}}`. Raises PassError and IRError.
+    `{"fuse-regions": {"max-depth": 2}}`; `skip` names passes that do not run. No bucket gets an arena of more than `max_arena` bytes (0:
+    any size): one that needs more is replaced by a smaller bucket of one sequence, in which the runtime runs its steps as chunks, and the
+    ledger says so. Raises PassError, IRError, and PlanError where no chunk is small enough.
     """
-    run = partial(pipeline.run, verify_each=verify_each, pass_options=pass_options)
+    run = partial(pipeline.run, verify_each=verify_each, pass_options=pass_options, skip=skip)
     names = pipeline.stage_names()
     last = pipeline.stage_number(until) if until else len(names) if kernels else pipeline.stage_number("plan")
     watch = _Stages(keep_ir)
-    base = llama.build(config, dtype=dtype, block=BLOCK)
+    base = decoder.build(config, dtype=dtype, block=BLOCK)
     blocks = -(-max_context // BLOCK)
-    common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH)
+    common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, tuning="auto", max_arena=max_arena)
     run(base, common, until="model", instruments=(watch,))
     plans: list[ModuleOp] = []
     programs: list[ModuleOp] = []
     sources: dict[str, str] = {}
     accesses: dict[str, Sequence[Mapping[str, Any]]] = {}
     ledger = _folds(base)
-    for shape in shapes if last > 1 else ():
-        options = replace(common, **asdict(shape))
-        planned = min(last, pipeline.stage_number("plan"))
-        module = run(base.clone(), options, after="model", until=names[planned - 1], instruments=(watch,))
+    planned = min(last, pipeline.stage_number("plan"))
+
+    def lower(shape: Shape) -> ModuleOp:
+        attempt = _Stages(keep_ir)
+        try:
+            module = run(base.clone(), replace(common, **asdict(shape)), after="model", until=names[planned - 1], instruments=(attempt,))
+        finally:
+            watch.times.extend(attempt.times)
+        watch.keep_texts(attempt)
+        return module
+
+    made: list[Shape] = []
+    for wanted in shapes if last > 1 else ():
+        fit = _fit(wanted, made, lower)
+        ledger.extend(_split(wanted, fit))
+        shape, module, options = fit.shape, fit.module, replace(common, **asdict(fit.shape))
+        if module is None:
+            continue
+        made.append(shape)
         ledger.extend(_ledger(module, shape))
         if planned < pipeline.stage_number("plan"):
             continue
@@ -184,7 +255,9 @@ def compile_model(
     if plans:
         target = (arch or DEFAULT_ARCH) if programs else "none"
         manifest = export_manifest(config, plans, programs or None, dtype=dtype, max_context=max_context, target=target, transforms=base)
-    return Program(config, tuple(shapes), names[:last], watch.texts, sources, ledger, watch.times, manifest, accesses)
+    return Program(
+        config, tuple(made) if last > 1 else tuple(shapes), names[:last], watch.texts, sources, ledger, watch.times, manifest, accesses
+    )
 
 
 def _folds(module: ModuleOp) -> list[dict[str, Any]]:
@@ -220,7 +293,7 @@ def decide_fusion(
     """The groups that `fuse-regions` makes of a bucket, before they become regions: they can be asked about any pair of ops."""
     blocks = -(-max_context // BLOCK)
     options = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, **asdict(shape))
-    module = pipeline.run(llama.build(config, dtype=dtype, block=BLOCK), options, until="tiles", pass_options=pass_options)
+    module = pipeline.run(decoder.build(config, dtype=dtype, block=BLOCK), options, until="tiles", pass_options=pass_options)
     extra = pass_options or {}
     for spec in next(stage.passes for stage in pipeline.STAGES if stage.name == "regions"):
         built = spec.build(options, extra.get(spec.name))
@@ -248,6 +321,6 @@ def _ledger(module: ModuleOp, shape: Shape) -> list[dict[str, Any]]:
         out.append({"verdict": "region", "schedule": chosen, "parameters": parameters, "ops": ops, **place})
         for entry in op.ledger.data if op.ledger else ():
             record = dict(entry.as_dict())
-            accepted = record["verdict"] in ("joined", "chosen", "in_place")
+            accepted = record["verdict"] in ("joined", "chosen", "measured", "in_place")
             out.append({"producer": "", "consumer": "", "reason": "", **record, "accepted": accepted, **place})
     return out

@@ -60,6 +60,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "commute-row-scale": Lazy("lamella.passes.commute_row_scale", "CommuteRowScale"),
     "fuse-regions": Lazy("lamella.passes.fuse_regions", "FuseRegions"),
     "choose-schedule": Lazy("lamella.passes.choose_schedule", "ChooseSchedule"),
+    "in-place": Lazy("lamella.passes.in_place", "InPlace"),
     "bufferize": Lazy("lamella.lowering.bufferize", "Bufferize"),
     "plan-memory": Lazy("lamella.passes.plan_memory", "PlanMemory"),
     "check-plan": Lazy("lamella.passes.check_plan", "CheckPlan"),
@@ -68,6 +69,28 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "check-coalescing": Lazy("lamella.passes.check_coalescing", "CheckCoalescing"),
     "tile-to-kernel": Lazy("lamella.lowering.tile_to_kernel", "TileToKernel"),
 }
+
+FAMILIES: Mapping[str, Lazy[Any]] = {
+    name: Lazy(f"lamella.frontends.families.{module}", symbol)
+    for name, module, symbol in (
+        ("llama", "llama", "LLAMA"),
+        ("mistral", "mistral", "MISTRAL"),
+        ("qwen2", "qwen2", "QWEN2"),
+        ("qwen3", "qwen3", "QWEN3"),
+        ("phi3", "phi3", "PHI3"),
+        ("gemma", "gemma", "GEMMA"),
+        ("gemma2", "gemma2", "GEMMA2"),
+        ("gemma3_text", "gemma3", "GEMMA3"),
+        ("smollm3", "smollm3", "SMOLLM3"),
+        ("granite", "granite", "GRANITE"),
+        ("olmo2", "olmo2", "OLMO2"),
+        ("stablelm", "stablelm", "STABLELM"),
+        ("gpt_neox", "gpt_neox", "GPT_NEOX"),
+        ("gpt2", "gpt2", "GPT2"),
+        ("cohere", "cohere", "COHERE"),
+    )
+}
+"""Families of models (`lamella.frontends.family.Family`) by transformers' `model_type`."""
 
 PASSES: Mapping[str, Lazy[type[ModulePass]]] = {**XDSL_PASSES, **LAMELLA_PASSES}
 

@@ -33,9 +33,8 @@ def has_safetensors(folder: Path) -> bool:
     return (folder / SINGLE).exists() or (folder / INDEX).exists()
 
 
-def is_harmless(name: str, tied: bool) -> bool:
-    """Tensors that old exporters wrote and no model needs: RoPE frequencies, and the copy of a tied output projection."""
-    return name.endswith(("rotary_emb.inv_freq", ".attention.masked_bias")) or (tied and name == "lm_head.weight")
+BUFFERS = ("rotary_emb.inv_freq", ".attention.masked_bias")
+"""Ends of the names of tensors that old exporters wrote and no model needs."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,17 @@ class SafetensorsSource:
 
     @classmethod
     def open(
-        cls, folder: Path, names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]] | None = None, tied: bool = False
+        cls,
+        folder: Path,
+        names: Mapping[str, str],
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        *,
+        buffers: tuple[str, ...] = (),
+        prefix: str = "",
     ) -> SafetensorsSource:
         """
-        `names` maps canonical names to those in the files, `shapes` canonical names to what the configuration implies.
+        `names` maps canonical names to those in the files, `shapes` canonical names to what the configuration implies. Tensors whose names
+        end like one of `buffers` are no surprise. Where no stored name starts with `prefix`, none is expected to.
         Raises CheckpointError for corrupt, truncated or missing files, TensorError and DtypeError as `match_tensors` says.
         """
         files, index = _files_of(folder)
@@ -69,8 +75,11 @@ class SafetensorsSource:
         for name, file in index.items():
             if name not in stored or stored[name].file != file:
                 raise CheckpointError(f"the index places tensor {name} in {file.name}, which does not hold it", where=str(folder / INDEX))
+        if prefix and not any(name.startswith(prefix) for name in stored):
+            names = {canonical: name.removeprefix(prefix) for canonical, name in names.items()}
+        harmless = (*BUFFERS, *buffers)
         matched = match_tensors(
-            stored, names, shapes, where=folder, loadable=LOADABLE.__contains__, harmless=lambda name: is_harmless(name, tied)
+            stored, names, shapes, where=folder, loadable=LOADABLE.__contains__, harmless=lambda name: name.endswith(harmless)
         )
         return cls(folder, matched, digest(identities))
 

@@ -1,17 +1,38 @@
-"""A model's shape and conventions as plain data: the front ends fill it, the model builders read it."""
+"""A decoder as plain data: its sizes and the building blocks it is made of. Families fill it, `decoder` builds from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Scaling: TypeAlias = "Mapping[str, int | float | str | Sequence[float]]"
+"""`{}`, or a checkpoint's RoPE scaling with its kind under `rope_type`."""
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What one layer's attention does differently from the model's; the defaults change nothing."""
+
+    window: int = 0
+    """Positions a query sees, its own included; 0 for all of them."""
+    rotates: bool = True
+    """Whether queries and keys are rotated (a layer of SmolLM3 that is not has no positions at all)."""
+    rope_theta: float | None = None
+    rope_scaling: Scaling | None = None
+    """With `rope_theta`: another rotation than the model's."""
+    score_scale: float | None = None
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One decoder model. Sizes count elements; the names are those of docs/glossary.md, not of any checkpoint format."""
+    """One decoder model. Sizes count elements; the names are those of docs/glossary.md, not of any checkpoint format.
+
+    The defaults of everything after the sizes are Llama's, so that a family says only where it differs.
+    """
 
     family: str
-    """The model builder's name: `llama`."""
+    """The family's name in the registry: `llama`."""
     layers: int
     hidden: int
     heads: int
@@ -21,20 +42,68 @@ class ModelConfig:
     ffn: int
     """Width of the feed-forward layer."""
     vocabulary: int
-    rms_eps: float
-    rope_theta: float
-    rope_scaling: Mapping[str, int | float | str] = field(default_factory=dict[str, "int | float | str"])
-    """`{}`, or the checkpoint's scaling dictionary with its kind under `rope_type`."""
+    norm_eps: float
+    rope_theta: float = 10000.0
+    rope_scaling: Scaling = field(default_factory=dict[str, "int | float | str | Sequence[float]"])
     rotary_dim: int = 0
     """Leading dimensions of a head that rotate; 0 stands for all of them."""
     rope_style: str = "half"
-    """`half`: dimension d turns with d ± rotary/2 (Hugging Face). `paired`: with d ^ 1 (GGUF of the llama family)."""
-    tied: bool = False
-    """Whether the embedding table is the output projection too."""
+    """`half`: dimension d turns with d ± rotary/2 (Hugging Face). `paired`: with d ^ 1 (GGUF of the llama family, Cohere)."""
+    positions: str = "rope"
+    """`rope`, or `learned`: a table that is added to the embeddings."""
+    layer_kinds: tuple[LayerKind, ...] = ()
+    """One a layer; none where all layers are alike."""
+
+    norm: str = "rms"
+    """`rms`, or `layer`: with mean, and with `norm_bias` a shift."""
+    norm_bias: bool = False
+    norm_offset: float | None = None
+    """Added to every norm's weight (Gemma: 1)."""
+    pre_norm: bool = True
+    """Whether attention and feed-forward layer read x normalized."""
+    post_norm: bool = False
+    """Whether what they return is normalized before it is added to x."""
+    parallel: bool = False
+    """Whether both read the same x; otherwise the feed-forward layer reads x with attention added."""
+    shared_norm: bool = False
+    """Where they are parallel: whether they read one norm of it, `attn_norm`."""
+
     attention_bias: bool = False
+    """Whether the q, k and v projections have biases."""
+    output_bias: bool | None = None
+    """Whether attention's output projection has one; None: as the others."""
+    fused_qkv: str = ""
+    """How the checkpoint fuses q, k and v into `attn.qkv_proj`: not at all, by `rows` (all of q, of k, of v), or by `heads` (q, k, v of each)."""
+    qk_norm: str = ""
+    """Norm of q and k before rotation: none, `head` (one weight for all heads), `heads` (one for each), or `row` (over all heads)."""
+    qk_norm_tensors: str = "one"
+    """How the checkpoint stores the weights of `heads`: `one` matrix, or `many` vectors."""
+    score_scale: float | None = None
+    """Factor of q·k; None stands for head_dim^-½."""
+    score_cap: float = 0.0
+    """c of c·tanh(score / c); 0: none."""
+
+    gated: bool = True
+    """Whether the feed-forward layer is down(activation(gate) · up), not down(activation(up))."""
+    fused_gate: bool = False
+    """Whether the checkpoint fuses gate and up into `ffn.gate_up_proj`."""
     mlp_bias: bool = False
     activation: str = "silu"
     """The elementwise kind applied to the gate."""
+    transposed: bool = False
+    """Whether the checkpoint stores the projections of its layers as [inputs, outputs]."""
+
+    embed_scale: float = 1.0
+    embed_scale_rounded: bool = False
+    """Whether `embed_scale` is rounded to the compute type first (Gemma)."""
+    residual_scale: float = 1.0
+    """Factor of what attention and feed-forward layer return."""
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
+    """c of c·tanh(logit / c); 0: none."""
+    tied: bool = False
+    """Whether the embedding table is the output projection too."""
+
     max_positions: int = 2048
     eos: tuple[int, ...] = ()
     bos: int | None = None
@@ -45,3 +114,12 @@ class ModelConfig:
     def rotary(self) -> int:
         """Leading dimensions of a head that rotate."""
         return self.rotary_dim or self.head_dim
+
+    def layer(self, index: int) -> LayerKind:
+        """What is particular about one layer."""
+        return self.layer_kinds[index] if self.layer_kinds else LayerKind()
+
+    @property
+    def norm_suffixes(self) -> tuple[str, ...]:
+        """What a norm's parameters are called after its name."""
+        return ("", ".bias") if self.norm == "layer" and self.norm_bias else ("",)

@@ -11,7 +11,9 @@ from typing import Any
 from lamella.checkpoints import GgufFile, GgufSource
 from lamella.errors import ConfigError, TensorError, UnknownArchitectureError, nearest
 from lamella.frontends.config import ModelConfig
-from lamella.frontends.huggingface import Fields, GenerationDefaults
+from lamella.frontends.fields import Fields
+from lamella.frontends.huggingface import GenerationDefaults
+from lamella.frontends.parts import MOST_HEADS, MOST_LAYERS
 
 ARCHITECTURES = ("llama",)
 
@@ -48,8 +50,8 @@ def gguf_config(header: GgufFile) -> ModelConfig:
     own = Fields(fields.where, {k.removeprefix("llama."): v for k, v in header.metadata.items() if k.startswith("llama.")})
     if own.values.get("expert_count"):
         raise own.error("mixtures of experts are not supported: expert_count", "none", own.values["expert_count"])
-    hidden, heads = own.count("embedding_length"), own.count("attention.head_count")
-    kv_heads = own.count("attention.head_count_kv", heads)
+    hidden, heads = own.count("embedding_length"), own.count("attention.head_count", most=MOST_HEADS)
+    kv_heads = own.count("attention.head_count_kv", heads, most=MOST_HEADS)
     if not own.has("attention.key_length") and hidden % heads:
         raise own.error("embedding_length is not a multiple of attention.head_count", f"a multiple of {heads}", hidden)
     head_dim = own.count("attention.key_length", max(1, hidden // heads))
@@ -71,14 +73,14 @@ def gguf_config(header: GgufFile) -> ModelConfig:
     bos = fields.ids("tokenizer.ggml.bos_token_id")
     config = ModelConfig(
         family="llama",
-        layers=own.count("block_count"),
+        layers=own.count("block_count", most=MOST_LAYERS),
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         ffn=own.count("feed_forward_length"),
         vocabulary=embedding.shape[0],
-        rms_eps=own.number("attention.layer_norm_rms_epsilon", 1e-5),
+        norm_eps=own.number("attention.layer_norm_rms_epsilon", 1e-5),
         rope_theta=own.number("rope.freq_base", 10000.0),
         rope_scaling=_scaling(own),
         rotary_dim=rotary,

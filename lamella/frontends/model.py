@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lamella.checkpoints import GgufSource, RandomSource, SafetensorsSource, TensorSource, has_safetensors, is_gguf, read_gguf
 from lamella.errors import CheckpointError, ModelNotFoundError, PromptError
 from lamella.frontends.config import ModelConfig
+from lamella.frontends.decoder import source_names, weight_shapes
+from lamella.frontends.family import family
 from lamella.frontends.gguf import gguf_config, gguf_generation, gguf_harmless, gguf_names
 from lamella.frontends.huggingface import DTYPES, GenerationDefaults, read_config, read_generation
-from lamella.frontends.llama import source_names, weight_shapes
 from lamella.tokenizer import Tokenizer, has_tokenizer
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -74,7 +74,10 @@ def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
             raise _refused_pickle(pickles[0])
         remedy = f"pass the file: {ggufs[0]}" if ggufs else "for weights made up from a seed add --random-weights SEED"
         raise ModelNotFoundError("the folder holds no weights", where=str(folder), expected="model.safetensors or its index", remedy=remedy)
-    source = SafetensorsSource.open(folder, _names(config), weight_shapes(config), tied=config.tied)
+    made = family(config.family)
+    # Old exporters wrote the tied output projection a second time.
+    buffers = (*made.buffers, *((made.stored("lm_head"),) if config.tied else ()))
+    source = SafetensorsSource.open(folder, source_names(config), weight_shapes(config), buffers=buffers, prefix=made.prefix)
     if not has_dtype:
         config = replace(config, dtype=source.dtype("embed"))
     return LoadedModel(folder, config, source, _tokenizer(folder), read_generation(folder, config))
@@ -98,12 +101,6 @@ def _open_random(config_file: Path, seed: int) -> LoadedModel:
     source = RandomSource(weight_shapes(config), seed, config.dtype)
     folder = config_file.parent
     return LoadedModel(config_file, config, source, _tokenizer(folder), read_generation(folder, config))
-
-
-def _names(config: ModelConfig) -> Mapping[str, str]:
-    """Stored names of exactly the tensors that have a shape."""
-    names = source_names(config)
-    return {canonical: names[canonical] for canonical in weight_shapes(config)}
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:

@@ -30,14 +30,14 @@ def export_body(block: Block) -> Body:
 
 
 def is_handle(op: Operation) -> bool:
-    """Whether `op` names storage outside the program: a weight, or a table made by an op of level 1 without operands."""
-    return not op.operands and not op.regions and len(op.results) == 1 and op.name.startswith("transformer.")
+    """Whether `op` names storage outside the program: a weight, a table made by an op of level 1 without operands, counters."""
+    return not op.operands and not op.regions and len(op.results) == 1 and op.name.startswith(("transformer.", "tile.arrivals"))
 
 
 def handle_name(op: Operation) -> str:
     """A weight's name; the op's own name without its dialect for a table, such as `rope_table`."""
     name = op.properties.get("name")
-    return name.data if isinstance(name, StringAttr) else op.name.removeprefix("transformer.")
+    return name.data if isinstance(name, StringAttr) else op.name.rpartition(".")[2]
 
 
 def handles_of(function: func.FuncOp) -> list[Operation]:

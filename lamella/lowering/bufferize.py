@@ -16,8 +16,11 @@ from lamella.dialects.attributes import Value, attributes_of, element_type_of, s
 from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import CastOp, FusedOp, LedgerEntryAttr, YieldOp
 from lamella.errors import PassError
+from lamella.lowering.body import is_handle
 from lamella.passes.in_place import misalignment, read_beside_update, updated_argument
 from lamella.passes.schedules import row_schedule
+
+UNASKED = "in-place did not run"
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,9 @@ class Bufferize(ModulePass):
         tile.fused ins(%x, %w : memref<1x8xf32>, memref<4x8xf32>) outs(%y : memref<1x4xf32>) {…}
 
     Expects functions that hold handles, `tile.fused` and `func.return` only. A result that `lamella.tied` ties to an argument is written
-    to the argument's buffer, after all reads of its old value; a scattered-into cache is updated where it lies; an input is
-    overwritten only where `passes/in_place.py` finds that no other program reads it. Each choice is an entry of the region's ledger:
-    `in_place` or `not_in_place`.
+    to the argument's buffer, after all reads of its old value; a scattered-into cache is updated where it lies; any other input is
+    overwritten only where the region's `in_place` says so, which is checked. A region without `in_place` (`in-place` did not run) overwrites
+    nothing it reads but caches, and its ledger gets the records that it otherwise has from there: `in_place` or `not_in_place`.
     """
 
     name = "bufferize"
@@ -137,7 +140,7 @@ class _Bufferization:
                 name = op.properties["name"]
                 assert isinstance(name, StringAttr)
                 self.handle(op, host.WeightOp(name.data, buffer_type(op.results[0].type)))
-            case Operation(operands=(), regions=(), results=(result,)) if op.name.startswith("transformer."):
+            case Operation(results=(result,)) if is_handle(op):
                 arguments = attributes_of(op)
                 self.handle(op, host.ConstantOp(self.constant_name(op, arguments), op.name, arguments, buffer_type(result.type)))
             case _:
@@ -154,7 +157,7 @@ class _Bufferization:
         key = (op.name, str(arguments))
         if key not in self.constants:
             number = sum(name == op.name for name, _ in self.constants)
-            stem = op.name.removeprefix("transformer.")
+            stem = op.name.rpartition(".")[2]
             self.constants[key] = f"{stem}_{number}" if number else stem
         return self.constants[key]
 
@@ -173,9 +176,9 @@ class _Bufferization:
             self.hold(buffer, result)
         body = op.body
         op.detach_region(body)
-        ledger = [*(op.ledger.data if op.ledger else ()), *entries]
+        ledger = [*(op.ledger.data if op.ledger else ()), *(entries if op.in_place is None else ())]
         fused = FusedOp(ins, outs, [], body, schedule=op.schedule, ledger=ledger)
-        fused.attributes.update(op.attributes)
+        fused.attributes.update({name: value for name, value in op.attributes.items() if name != "in_place"})
         self.new.add_op(fused)
 
     def choose(self, op: FusedOp, index: int, number: int, taken: Sequence[SSAValue]) -> tuple[SSAValue, LedgerEntryAttr]:
@@ -186,15 +189,26 @@ class _Bufferization:
             return self.updated(op, index, number, argument)
         if op.results[number] in self.tied:
             return self.taken_over(op, index, number)
-        reason = "no input of its type dies here"
-        for position, source in enumerate(op.ins):
-            buffer = self.buffers[source]
-            if buffer in taken or buffer not in self.local or source.type != op.results[number].type or self.last_use[source] > index:
-                continue
-            reason = self.misaligned(op, buffer, number)
-            if not reason:
-                return buffer, LedgerEntryAttr.of("in_place", {"out": number, "input": position, "reason": "the input dies here"})
-        return self.allocate(op, op.results[number].type), LedgerEntryAttr.of("not_in_place", {"out": number, "reason": reason})
+        position = overwritten(op, number)
+        if position < 0:
+            return self.allocate(op, op.results[number].type), LedgerEntryAttr.of("not_in_place", {"out": number, "reason": UNASKED})
+        self.check_overwrite(op, index, number, position, taken)
+        entry = LedgerEntryAttr.of("in_place", {"out": number, "input": position, "reason": "the input dies here"})
+        return self.buffers[op.ins[position]], entry
+
+    def check_overwrite(self, op: FusedOp, index: int, number: int, position: int, taken: Sequence[SSAValue]) -> None:
+        """Whether result `number` may overwrite input `position` as it was told to. Raises PassError with the reason why not."""
+        source = op.ins[position]
+        buffer = self.buffers[source]
+        where, what = subject(op), f"result {number} cannot overwrite input {position}"
+        if buffer not in self.local:
+            raise PassError(f"{what}: it is storage from outside the function", where=where)
+        if buffer in taken:
+            raise PassError(f"{what}: another result does", where=where)
+        if self.last_use[source] > index:
+            raise PassError(f"{what}: it is read later", where=where)
+        if reason := self.misaligned(op, buffer, number):
+            raise PassError(f"{what}: {reason}", where=where)
 
     def updated(self, op: FusedOp, index: int, number: int, argument: BlockArgument) -> tuple[SSAValue, LedgerEntryAttr]:
         """A scatter's buffer is that of the cache it scatters into. Raises PassError where the old cache is still needed."""
@@ -224,7 +238,9 @@ class _Bufferization:
         argument = self.tied[result]
         buffer = self.new.args[argument]
         last = max((self.last_use.get(v, -1) for v in self.holders[buffer]), default=-1)
-        reason = "its argument is read later" if last > index else self.misaligned(op, buffer, number)
+        reads = [position for position, source in enumerate(op.ins) if self.buffers[source] is buffer]
+        allowed = not reads or overwritten(op, number) in reads
+        reason = "its argument is read later" if last > index else self.misaligned(op, buffer, number) if allowed else UNASKED
         if not reason:
             return buffer, LedgerEntryAttr.of("in_place", {"out": number, "argument": argument, "reason": "the result is tied"})
         if last == self.last:
@@ -257,6 +273,11 @@ class _Bufferization:
         entry = LedgerEntryAttr.of("copied", {"argument": copy.argument, "reason": "tied, but its argument was still read"})
         self.new.add_op(FusedOp([source], [target], [], block, schedule=row_schedule([same]), ledger=[entry], loc=location(origin)))
         self.hold(target, copy.value)
+
+
+def overwritten(op: FusedOp, number: int) -> int:
+    """The input that `in-place` lets result `number` overwrite; -1 for none."""
+    return -1 if op.in_place is None else int(op.in_place.get_values()[number])
 
 
 def buffer_type(type: Attribute) -> Attribute:

@@ -309,12 +309,13 @@ class KernelBuilder:
         *,
         eviction: str | None = None,
         cache: str | None = None,
+        settled: bool = False,
     ) -> SSAValue:
         """`pointer[offsets]`; where the mask is false, `other` (0 unless given). `eviction` is `first` or `last`."""
         fill = None
         if mask is not None:
             fill = self._typed(0 if other is None else other, element_type(pointer.type))
-        return self._emit(kernel.LoadOp(pointer, self._typed(offsets, i32), mask, fill, eviction=eviction, cache=cache))
+        return self._emit(kernel.LoadOp(pointer, self._typed(offsets, i32), mask, fill, eviction=eviction, cache=cache, settled=settled))
 
     def store(
         self,
@@ -392,6 +393,10 @@ class KernelBuilder:
         then = branch.then.detach_block(0)
         self._build(kernel.IfOp(branch.condition, then, block))
         branch.erase()
+
+    def barrier(self) -> None:
+        """All threads of the program meet."""
+        self._build(kernel.BarrierOp())
 
     def launch_dependents(self) -> None:
         self._build(kernel.LaunchDependentsOp())

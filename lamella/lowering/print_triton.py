@@ -223,6 +223,10 @@ class _Printer:
         self.block(op.otherwise.block)
 
     @statement.register
+    def _(self, op: kernel.BarrierOp) -> None:
+        self.write("tl.debug_barrier()", op)
+
+    @statement.register
     def _(self, op: kernel.LaunchDependentsOp) -> None:
         self.write("if PDL:", op)
         self.write("    tl.extra.cuda.gdc_launch_dependents()")

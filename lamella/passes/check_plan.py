@@ -51,6 +51,8 @@ class Figures:
 @dataclass
 class _Check:
     function: func.FuncOp
+    limit: int = 0
+    """Bytes that the arena may have at most; 0 means any number."""
     extents: dict[SSAValue, Extent] = field(default_factory=dict[SSAValue, Extent])
     """Each view of the arena."""
     part_of: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
@@ -78,6 +80,8 @@ class _Check:
         figures = Figures(size, sum(_rounded(e) for e in self.extents.values()), most)
         if size < most:
             raise IRError(f"{self.where()}: the arena has {size} bytes, expected at least {most}, which are live at once")
+        if 0 < self.limit < size:
+            raise IRError(f"{self.where()}: the arena has {size} bytes, expected at most {self.limit}, its limit")
         self.compare(figures)
         return figures
 
@@ -182,11 +186,17 @@ class _Check:
             claim = python_value(recorded.data[key]) if key in recorded.data else got
             if claim != got:
                 raise IRError(f"{self.where()}: lamella.memory says {key} = {claim}, but there are {got} bytes")
+        limit = python_value(recorded.data["limit"]) if "limit" in recorded.data else 0
+        if isinstance(limit, int) and 0 < limit < figures.arena:
+            raise IRError(f"{self.where()}: lamella.memory says limit = {limit}, but the arena has {figures.arena} bytes")
 
 
-def check_plan(function: func.FuncOp) -> Figures:
-    """The memory figures of a planned function. Raises IRError when two live buffers overlap, or a buffer is misplaced or unwritten."""
-    return _Check(function).run()
+def check_plan(function: func.FuncOp, limit: int = 0) -> Figures:
+    """The memory figures of a planned function.
+
+    Raises IRError when two live buffers overlap, a buffer is misplaced or unwritten, or the arena is larger than `limit` (0: any size).
+    """
+    return _Check(function, limit).run()
 
 
 @dataclass(frozen=True)
@@ -196,17 +206,19 @@ class CheckPlan(ModulePass):
     Before and after:
         func.func @forward(…, %arena: memref<512xi8>) attributes {lamella.memory = {…}} {…}
 
+    An arena larger than `max-arena` bytes (0: any size), or than the limit that `lamella.memory` records, is an error too.
     With `report=true` it prints one comment line a function: `// @forward: arena 512 bytes, buffers 768, max live 512`.
     """
 
     name = "check-plan"
 
     report: bool = False
+    max_arena: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, func.FuncOp) and "lamella.memory" in function.attributes:
-                figures = check_plan(function)
+                figures = check_plan(function, self.max_arena)
                 if self.report:
                     name = function.sym_name.data
                     print(f"// @{name}: arena {figures.arena} bytes, buffers {figures.buffers}, max live {figures.max_live}")

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, TensorType, i32
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from lamella.dialects.attributes import python_value, shape_of
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import (
+    ArrivalsOp,
     AttendMergeOp,
     AttendOp,
     AttendPartialOp,
@@ -29,6 +30,7 @@ from lamella.errors import PassError
 from lamella.passes import schedules
 from lamella.passes.device import Device, device
 from lamella.passes.feasibility import ANCHORS, feasible_schedules
+from lamella.passes.tuning import Measurements, settled
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,13 @@ class ChooseSchedule(ModulePass):
     Before:
         %o = tile.fused ins(%q, %cache, …) { … %a = tile.attend … ; %r = tile.cast %a ; tile.yield %r }
     After, where splitting pays:
-        %acc, %m, %l = tile.fused schedule <attend, {splits = 32, …}> ins(%q, %cache, …) { … tile.attend_partial … }
-        %o = tile.fused schedule <merge, …> ins(%acc, %m, %l) { … tile.attend_merge … ; tile.cast … }
+        %acc, %m, %l, %o = tile.fused schedule <attend, {splits = 32, …}> ins(%q, %cache, …, %arrivals) {
+          … tile.attend_partial … ; tile.attend_merge … counted by %arrivals ; tile.cast … }
+
+    With `split-attention=false` or `split-sampling=false` one program does what would be split, however idle that leaves the device.
+
+    The parameters come from a cost model, or from measurements where `tuning` says where they are: a file that `lamella tune` wrote, or
+    `auto` for those that come with Lamella and the user's own. The ledger says which counted (`measured`, `not_measured`).
 
     Expects regions (`fuse-regions`) and the function's bucket (`specialize`); raises PassError for a region no skeleton fits.
     """
@@ -47,14 +54,22 @@ class ChooseSchedule(ModulePass):
     name = "choose-schedule"
 
     arch: str = "sm_90"
+    split_attention: bool = True
+    split_sampling: bool = True
+    tuning: str = "off"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = device(self.arch)
+        measurements = Measurements.read(self.tuning, self.arch)
         for function in op.ops:
             if isinstance(function, func.FuncOp) and not function.is_declaration:
                 longest = longest_query(function)
                 for fused in [o for o in function.body.block.ops if isinstance(o, FusedOp)]:
-                    choose(fused, longest, target)
+                    choose(fused, longest, target, self.splittable(), measurements)
+
+    def splittable(self) -> tuple[type[Operation], ...]:
+        """The ops that may become partial results and a merge."""
+        return (*((AttendOp,) if self.split_attention else ()), *((SampleOp,) if self.split_sampling else ()))
 
 
 def longest_query(function: func.FuncOp) -> int:
@@ -68,22 +83,26 @@ def longest_query(function: func.FuncOp) -> int:
     return max((shape_of(op.q)[0] for op in attends), default=1)
 
 
-def choose(fused: FusedOp, longest: int, target: Device) -> None:
-    """Sets the schedule of one region, splitting its attention when that fills the device. Raises PassError when nothing fits."""
+def choose(
+    fused: FusedOp, longest: int, target: Device, splittable: tuple[type[Operation], ...], measurements: Measurements | None = None
+) -> None:
+    """Sets the schedule of one region, splitting its `splittable` op when that fills the device. Raises PassError when nothing fits."""
     ops = [op for op in fused.body.block.ops if not isinstance(op, YieldOp)]
     answer = feasible_schedules(ops)
     if not answer:
         raise PassError(f"no schedule fits this region: {'; '.join(answer.reasons)}", where=subject(fused))
     skeleton = answer.skeletons[0]
     schedule = schedule_for(skeleton, ops, longest, target)
+    if measurements is not None:
+        schedule = settled(fused, ops, longest, target, schedule, measurements)
     if schedule.options.data.get("splits") is not None and schedule.get("splits") > 1:
-        match next((op for op in ops if isinstance(op, AttendOp | SampleOp)), None):
+        match next((op for op in ops if isinstance(op, splittable)), None):
             case AttendOp() as attend:
-                return split_attention(fused, attend, schedule)
+                return split_attention(fused, attend, schedule, target)
             case SampleOp() as sample:
                 return split_sampling(fused, sample, schedule)
             case _:
-                pass
+                schedule = ScheduleAttr.of(skeleton, **{k: 1 if k == "splits" else schedule.get(k) for k in schedule.options.data})
     return set_schedule(fused, schedule, f"the one skeleton that fits: {skeleton}")
 
 
@@ -97,8 +116,6 @@ def schedule_for(skeleton: str, ops: Sequence[Operation], longest: int, target: 
             return schedules.mma_schedule(ops, target)
         case "attend", AttendOp():
             return schedules.attend_schedule(anchor, longest, target)
-        case "merge", AttendMergeOp():
-            return schedules.merge_schedule(anchor)
         case "sample", SampleOp():
             return schedules.sample_schedule(shape_of(anchor.logits)[0], shape_of(anchor.logits)[1], target)
         case _:
@@ -113,65 +130,51 @@ def set_schedule(fused: FusedOp, schedule: ScheduleAttr, reason: str) -> None:
     fused.ledger = ArrayAttr([*entries, entry])
 
 
-def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr) -> None:
-    """Replaces a region around `attend` by one of partial results and one that merges them and runs the epilogue."""
-    block = fused.parent_block()
-    assert block is not None
-    loc = fused.loc.data if fused.loc else None
-    splits, tile = schedule.get("splits"), schedule.get("tile")
-    place: dict[SSAValue, SSAValue] = dict(zip(fused.body.block.args, fused.ins, strict=True))
-    before = needed_by(attend.operands, attend)
-    inputs = list(dict.fromkeys(v for op in (*before, attend) for v in op.operands if v in place))
-    first = Block(arg_types=[v.type for v in inputs])
-    argument: dict[SSAValue, SSAValue] = dict(zip(inputs, first.args, strict=True))
-    for value, inner in argument.items():
-        inner.name_hint = value.name_hint
-    for op in before:
-        first.add_op(op.clone(value_mapper=argument))
-    partial = AttendPartialOp(attend, [argument[v] for v in attend.operands], splits=splits, tile=tile)
+def split_attention(fused: FusedOp, attend: AttendOp, schedule: ScheduleAttr, target: Device) -> None:
+    """Replaces the attention of a region by partial results and their merge, which the last program of each key/value head computes."""
+    block = fused.body.block
+    function_block = fused.parent_block()
+    assert function_block is not None
+    splits = schedule.get("splits")
+    partial = AttendPartialOp(attend, list(attend.operands), splits=splits, tile=schedule.get("tile"))
+    counted = block.insert_arg(TensorType(i32, [target.multiprocessors]), len(block.args))
+    counted.name_hint = "arrivals"
+    merge = AttendMergeOp(partial.acc, partial.max, partial.sum, counted, loc=attend.loc.data if attend.loc else None)
     for result, hint in zip(partial.results, ("acc", "max", "sum"), strict=True):
         result.name_hint = hint
-    first.add_ops([partial, YieldOp(partial.results)])
+    block.insert_ops_before([partial, merge], attend)
+    merge.result.name_hint = attend.result.name_hint
+    attend.result.replace_all_uses_with(merge.result)
+    attend.detach()
+    attend.erase()
+    yielded = list(fused.terminator.values)
+    block.erase_op(fused.terminator)
+    block.add_op(YieldOp([*partial.results, *yielded]))
+    body = fused.detach_region(fused.body)
     entries = fused.ledger.data if fused.ledger else ()
-    producer = FusedOp([place[v] for v in inputs], [], [r.type for r in partial.results], Region(first), ledger=entries, loc=loc)
-    for outer, result in zip(producer.res, partial.results, strict=True):
-        outer.name_hint = result.name_hint
-    set_schedule(producer, schedule, f"too few programs to fill the device: the context is split {splits} ways")
-
-    rest = [op for op in needed_by(fused.terminator.values, attend) if op is not attend]
-    rest.append(fused.terminator)
-    extra = list(dict.fromkeys(v for op in rest for v in op.operands if v in place))
-    second = Block(arg_types=[*(r.type for r in partial.results), *(v.type for v in extra)])
-    mapped: dict[SSAValue, SSAValue] = dict(zip(extra, second.args[3:], strict=True))
-    for inner, hint in zip(second.args, ("acc", "max", "sum", *(v.name_hint or "arg" for v in extra)), strict=True):
-        inner.name_hint = hint
-    merge = AttendMergeOp(*second.args[:3], loc=attend.loc.data if attend.loc else None)
-    second.add_op(merge)
-    mapped[attend.result] = merge.result
-    for op in rest:
-        second.add_op(op.clone(value_mapper=mapped))
-    consumer = FusedOp([*producer.res, *(place[v] for v in extra)], [], [r.type for r in fused.res], Region(second), loc=loc)
-    set_schedule(consumer, schedules.merge_schedule(merge), "adds up the partial results of the chunks")
-    block.insert_ops_before([producer, consumer], fused)
-    for old, new in zip(fused.res, consumer.res, strict=True):
+    types = [*(r.type for r in partial.results), *(r.type for r in fused.res)]
+    loc = fused.loc.data if fused.loc else None
+    split = FusedOp([*fused.ins, arrivals(function_block, target)], [], types, body, ledger=entries, loc=loc)
+    for outer, inner in zip(split.res, partial.results, strict=False):
+        outer.name_hint = inner.name_hint
+    set_schedule(split, schedule, f"too few programs to fill the device: the context is split {splits} ways, the last program merges")
+    function_block.insert_op_before(split, fused)
+    for old, new in zip(fused.res, split.res[3:], strict=True):
         new.name_hint = old.name_hint
         old.replace_all_uses_with(new)
     fused.detach()
     fused.erase()
 
 
-def needed_by(values: Sequence[SSAValue], attend: AttendOp) -> list[Operation]:
-    """The ops of a region that `values` depend on, in order; what the attention depends on only where it is asked for by its own operands."""
-    found: set[Operation] = set()
-    work = [v.owner for v in values]
-    while work:
-        op = work.pop()
-        if isinstance(op, Operation) and op not in found:
-            found.add(op)
-            work.extend(v.owner for v in op.operands if op is not attend)
-    block = attend.parent_block()
-    assert block is not None
-    return [op for op in block.ops if op in found]
+def arrivals(block: Block, target: Device) -> SSAValue:
+    """The counters of a function, which all its launches share: fewer groups of programs than multiprocessors ever split their work."""
+    made = next((op for op in block.ops if isinstance(op, ArrivalsOp)), None)
+    if made is None:
+        made = ArrivalsOp(target.multiprocessors)
+        made.result.name_hint = "arrivals"
+        assert block.first_op is not None
+        block.insert_op_before(made, block.first_op)
+    return made.result
 
 
 def split_sampling(fused: FusedOp, sample: SampleOp, schedule: ScheduleAttr) -> None:

@@ -23,6 +23,7 @@ from lamella.dialects.tile import (
     GatherOp,
     MapOp,
     ReduceOp,
+    ReshapeOp,
     RotateOp,
     SampleOp,
     SampleTopOp,
@@ -190,6 +191,8 @@ def _needs(values: Iterable[SSAValue], rows: int, inside: Collection[Operation],
                 work.append((op.rows, None))
             case SlotsOp():
                 work.append((op.positions, None))
+            case ReshapeOp():
+                pass
             case ReduceOp():
                 work.append((op.input, shape_of(op.input)[1]))
             case RotateOp():
@@ -205,6 +208,8 @@ def _misplaced(op: Operation, rows: int, columns: bool, inside: Collection[Opera
     match op:
         case ReduceOp() if len(shape_of(op.input)) != 2:
             return "a reduction of a vector has no rows to divide"
+        case ReshapeOp() if op.input.owner in inside:
+            return "a reshape reads rows that other programs compute"
         case GatherOp() if op.table.owner in inside:
             return "a gather reads rows that other programs compute"
         case GatherOp() | SlotsOp() if len(sizes) == 1 and columns:
@@ -303,8 +308,10 @@ def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
 
 
 def _single(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAValue]) -> Feasible:
-    """An attend or merge with elementwise ops after it, and before the queries of an attend; a partial or a sample by itself."""
-    skeleton = "sample" if isinstance(anchor, SAMPLERS) else "merge" if isinstance(anchor, AttendMergeOp) else "attend"
+    """An attend with elementwise ops after it, and before its queries; a sample by itself."""
+    skeleton = "sample" if isinstance(anchor, SAMPLERS) else "attend"
+    if isinstance(anchor, AttendPartialOp | AttendMergeOp):
+        return Feasible((), (f"{skeleton}: {anchor.name} is what choose-schedule makes of tile.attend",))
     return _answer(skeleton, _around(anchor, ops, stored))
 
 
@@ -318,10 +325,10 @@ def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAVal
         if op is anchor:
             continue
         if op in before:
-            if op not in on_queries or not isinstance(op, (*ELEMENTWISE, RotateOp)):
+            if op not in on_queries or not isinstance(op, (*ELEMENTWISE, RotateOp, ReshapeOp)):
                 return f"{op.name} comes before the {anchor.name}, whose programs read other rows"
             continue
-        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, SAMPLERS | AttendPartialOp):
+        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, SAMPLERS):
             return f"{op.name} has no form after {anchor.name}"
         if any(v.owner in after for v in op.operands):
             if shape_of(op.results[0]) != shape_of(result):
@@ -335,4 +342,4 @@ def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAVal
         reason = _needs([anchor.q], rows, inside, ())
         if reason is not None:
             return reason
-    return None if isinstance(anchor, SAMPLERS | AttendPartialOp) else _needs(stored, rows, inside, {result})
+    return None if isinstance(anchor, SAMPLERS) else _needs(stored, rows, inside, {result})

@@ -32,15 +32,15 @@ class FoldConstants(ModulePass):
     Before:
         func.func @forward(%x : tensor<?x64xf32, …>) -> … {
           %w = transformer.weight "q_proj" : tensor<64x64xf32>
-          %0 = transformer.pair_rows %w {head_dim = 16, rotary_dim = 16} : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %0 = transformer.transpose %w : (tensor<64x64xf32>) -> tensor<64x64xf32>
           %y = transformer.linear %x, %0 : …
     After:
         func.func @forward(%x : tensor<?x64xf32, …>) -> … {
-          %q_proj.paired = transformer.weight "q_proj.paired" : tensor<64x64xf32>
-          %y = transformer.linear %x, %q_proj.paired : …
-        func.func @transform_weights() -> tensor<64x64xf32> attributes {lamella.outputs = ["q_proj.paired"]} {
+          %q_proj.transposed = transformer.weight "q_proj.transposed" : tensor<64x64xf32>
+          %y = transformer.linear %x, %q_proj.transposed : …
+        func.func @transform_weights() -> tensor<64x64xf32> attributes {lamella.outputs = ["q_proj.transposed"]} {
           %w = transformer.weight "q_proj" : tensor<64x64xf32>
-          %0 = transformer.pair_rows %w {head_dim = 16, rotary_dim = 16} : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %0 = transformer.transpose %w : (tensor<64x64xf32>) -> tensor<64x64xf32>
           func.return %0 : tensor<64x64xf32>
 
     Equal expressions, of any function, become one weight. A result larger than `max-growth` times all the weights it is made of stays where

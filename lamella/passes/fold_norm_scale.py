@@ -76,6 +76,8 @@ class Fold:
             return "nothing reads it"
         if element_of(self.norm.result) == "f16":
             return "its scale times a weight can overflow or vanish in f16"
+        if self.norm.heads is not None:
+            return "it normalizes each head by itself"
         shift = shift_of(self.norm)
         for what, value in (("scale", self.norm.weight), ("shift", shift)):
             if value is not None and carried(value) is None:

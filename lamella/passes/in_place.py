@@ -1,7 +1,7 @@
-"""A region's body goes in; whether one of its inputs may share a buffer with one of its outputs comes out, with the reason.
+"""Regions on tensors go in; they leave with a word for each result: which input's storage it may overwrite, or why none.
 
-A buffer may be overwritten by the region that reads it only if every read has the same grid index as the write: programs run in any
-order. What a grid index covers depends on the region:
+Storage may be overwritten by the region that reads it only if the old value is dead afterwards, and every read has the same grid index as
+the write: programs run in any order. What a grid index covers depends on the region:
 
 * with a contraction, a program owns a tile of the contraction's result. Its epilogue reads other operands at the elements it writes,
   its prologue reads whole rows that other programs read too;
@@ -14,17 +14,25 @@ Even a read at the right index comes too late when it serves a result that is st
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, ModuleOp, i64
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.passes import ModulePass
 
+from lamella.dialects import signature
 from lamella.dialects.attributes import shape_of
+from lamella.dialects.messages import subject
 from lamella.dialects.tile import (
     AttendMergeOp,
     AttendOp,
     AttendPartialOp,
     CastOp,
     ContractOp,
+    FusedOp,
+    LedgerEntryAttr,
     MapOp,
     ReduceOp,
     SampleOp,
@@ -33,6 +41,155 @@ from lamella.dialects.tile import (
     TopPartialOp,
     YieldOp,
 )
+from lamella.errors import PassError
+
+NOTHING_DIES = "no input of its type dies here"
+
+
+@dataclass(frozen=True)
+class InPlace(ModulePass):
+    """Says for each result of a region which of its inputs it may overwrite, while both are still values.
+
+    Before:
+        %z = tile.fused ins(%u, %w, %y : …) {
+        ^bb0(%a: tensor<1x8xf32>, %b: tensor<8x8xf32>, %c: tensor<1x8xf32>):
+          %r = tile.contract %a, %b : …
+          %s = tile.map "add"(%r, %c) : …
+          tile.yield %s
+    After, where nothing reads %y later:
+        %z = tile.fused ins(%u, %w, %y : …) ledger [#tile.ledger<in_place, {input = 2, out = 0, reason = "the input dies here"}>]
+          attributes {in_place = array<i64: 2>} {…}
+
+    Expects the regions in the order in which they will run, split ones split (`choose-schedule`). `in_place` holds a number a result: the input
+    whose storage it takes over, or -1. An input gives way if a region of this function made it, nobody reads it later, it has the type of the
+    result, no other result has it, and `misalignment` finds that no other program reads it. A result that `lamella.tied` ties to an
+    argument takes over that argument and no other input, once the old value has no later reader; a scattered-into cache is updated.
+    Each choice is an entry of the region's ledger, `in_place` or `not_in_place` with the nearest miss. `bufferize` follows and checks them; a
+    region without `in_place` gets a buffer of its own for each result.
+    """
+
+    name = "in-place"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in signature.steps(op):
+            survey = _Survey(function)
+            for index, region in enumerate(function.body.block.ops):
+                if isinstance(region, FusedOp):
+                    survey.annotate(region, index)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The input that a result overwrites (-1: none), and why."""
+
+    input: int
+    reason: str
+    argument: int = -1
+    """The function's argument that a tied result is written to, whether or not the region reads it."""
+
+    def entry(self, out: int) -> LedgerEntryAttr:
+        """The record of the choice."""
+        if self.argument >= 0:
+            return LedgerEntryAttr.of("in_place", {"out": out, "argument": self.argument, "reason": self.reason})
+        if self.input >= 0:
+            return LedgerEntryAttr.of("in_place", {"out": out, "input": self.input, "reason": self.reason})
+        return LedgerEntryAttr.of("not_in_place", {"out": out, "reason": self.reason})
+
+
+@dataclass
+class _Survey:
+    """One function: when each value is read for the last time, and which values share storage."""
+
+    function: FuncOp
+    last_use: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    tied: dict[SSAValue, BlockArgument] = field(default_factory=dict[SSAValue, BlockArgument])
+    storage: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    """Value -> the first value in its storage; a value that is not here has storage of its own."""
+
+    def __post_init__(self) -> None:
+        block = self.function.body.block
+        for index, op in enumerate(block.ops):
+            self.last_use.update(dict.fromkeys(op.operands, index))
+        ties = self.function.attributes.get(signature.TIED)
+        numbers = [int(n) for n in ties.get_values()] if isinstance(ties, DenseArrayBase) else []
+        # Ties that cannot be are found by bufferize, which has to keep them.
+        if isinstance(block.last_op, ReturnOp):
+            for value, number in zip(block.last_op.operands, numbers, strict=False):
+                if isinstance(value, OpResult) and 0 <= number < len(block.args):
+                    self.tied.setdefault(value, block.args[number])
+
+    def annotate(self, region: FusedOp, index: int) -> None:
+        """Writes down the choice for each result of the region at `index`. Raises PassError for a second time."""
+        if region.in_place is not None:
+            raise PassError("it says already what is in place", where=subject(region))
+        choices: list[Choice] = []
+        for number in range(len(region.res)):
+            choices.append(self.choose(region, index, number, [c.input for c in choices]))
+        for result, choice in zip(region.res, choices, strict=True):
+            if choice.argument >= 0:
+                self.storage[result] = self.root(self.function.body.block.args[choice.argument])
+            elif choice.input >= 0:
+                self.storage[result] = self.root(region.ins[choice.input])
+        region.in_place = DenseArrayBase.from_list(i64, [choice.input for choice in choices])
+        entries = region.ledger.data if region.ledger else ()
+        region.ledger = ArrayAttr([*entries, *(choice.entry(out) for out, choice in enumerate(choices))])
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The first value in the storage of `value`."""
+        return self.storage.get(value, value)
+
+    def choose(self, region: FusedOp, index: int, number: int, taken: list[int]) -> Choice:
+        """What result `number` may overwrite, where earlier results overwrite the inputs `taken`."""
+        argument = updated_argument(region.terminator.values[number])
+        if argument is not None:
+            return self.updated(region, index, argument)
+        if region.res[number] in self.tied:
+            return self.taken_over(region, index, number)
+        nearest, miss = -1, NOTHING_DIES
+        for position, source in enumerate(region.ins):
+            root = self.root(source)
+            if source.type != region.res[number].type or not isinstance(root.owner, FusedOp):
+                continue
+            holders = [p for p in taken if p >= 0 and self.root(region.ins[p]) is root]
+            if self.last_use[source] > index:
+                rank, reason = 0, f"input {position} is read later"
+            elif holders:
+                rank, reason = 1, f"input {position} gives way to result {taken.index(holders[0])}"
+            else:
+                rank, reason = 2, self.misaligned(region, root, number)
+                if not reason:
+                    return Choice(position, "the input dies here")
+            if rank > nearest:
+                nearest, miss = rank, reason
+        return Choice(-1, miss)
+
+    def updated(self, region: FusedOp, index: int, argument: BlockArgument) -> Choice:
+        """A scatter updates its cache: nothing else will do, so that bufferize refuses what is refused here."""
+        source = region.ins[argument.index]
+        if read_beside_update(argument) is not None or list(region.ins).count(source) > 1:
+            return Choice(-1, "its cache is also read beside the update")
+        if self.last_use[source] > index:
+            return Choice(-1, "the old value of its cache is read later")
+        return Choice(argument.index, "a scatter updates its cache")
+
+    def taken_over(self, region: FusedOp, index: int, number: int) -> Choice:
+        """A tied result is written to its argument once nobody reads the old value any more."""
+        argument = self.tied[region.res[number]]
+        root = self.root(argument)
+        if any(last > index for value, last in self.last_use.items() if self.root(value) is root):
+            return Choice(-1, "its argument is read later")
+        reason = self.misaligned(region, root, number)
+        if reason:
+            return Choice(-1, reason)
+        position = next((p for p, source in enumerate(region.ins) if self.root(source) is root), -1)
+        return Choice(position, "the result is tied", argument.index)
+
+    def misaligned(self, region: FusedOp, root: SSAValue, number: int) -> str:
+        """Why result `number` may not be written over what the region reads from the storage of `root`; empty when it may."""
+        block = region.body.block
+        readers = [argument for argument, source in zip(block.args, region.ins, strict=True) if self.root(source) is root]
+        return next(filter(None, (misalignment(block, argument, number) for argument in readers)), "")
+
 
 POINTWISE = (MapOp, CastOp)
 SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp)

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 
 from lamella.dialects.attributes import python_value
 from lamella.dialects.tile import FusedOp
-
-IMMUTABLE = frozenset({"host.weight", "host.constant", "transformer.weight", "transformer.rope_table"})
-"""Handles of storage that no launch writes: kernels may read it before their predecessors end."""
+from lamella.passes.settled import settled_inputs
 
 
 @dataclass
@@ -39,13 +37,13 @@ class Structure:
         self.by_identity[id(attribute)] = (attribute, number)
         return number
 
-    def key(self, fused: FusedOp) -> Hashable:
-        """Schedule, types of inputs (and whether a step may change them) and outputs, and each op by name, operands, properties, results."""
+    def key(self, fused: FusedOp, settled: tuple[bool, ...]) -> Hashable:
+        """Schedule, types of inputs (and whether they are `settled`) and outputs, and each op by name, operands, properties, results."""
         block = fused.body.block
         ids: dict[SSAValue, int] = {argument: i for i, argument in enumerate(block.args)}
         parts: list[Hashable] = [
             self.number(fused.schedule) if fused.schedule else -1,
-            tuple((self.number(v.type), is_immutable(v)) for v in fused.ins),
+            tuple((self.number(v.type), early) for v, early in zip(fused.ins, settled, strict=True)),
             tuple(self.number(v.type) for v in (*fused.outs, *fused.res)),
         ]
         for op in block.ops:
@@ -55,11 +53,6 @@ class Structure:
             for result in op.results:
                 ids[result] = len(ids)
         return tuple(parts)
-
-
-def is_immutable(value: SSAValue) -> bool:
-    """Whether no launch of a step writes this storage: a weight or a constant."""
-    return isinstance(value.owner, Operation) and value.owner.name in IMMUTABLE
 
 
 def bucket_prefix(function: func.FuncOp) -> str:
@@ -112,10 +105,11 @@ def number_kernels(function: func.FuncOp, structure: Structure) -> None:
     prefix = bucket_prefix(function)
     names: dict[Hashable, StringAttr] = {}
     counts: Counter[str] = Counter()
+    settled = settled_inputs(function)
     for op in function.body.block.ops:
         if not isinstance(op, FusedOp):
             continue
-        key = structure.key(op)
+        key = structure.key(op, settled[op])
         if key not in names:
             skeleton = op.schedule.skeleton.data if op.schedule else "region"
             names[key] = StringAttr(f"{prefix}{skeleton}_{counts[skeleton]}")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from xdsl.context import Context
 from xdsl.dialects import func, memref
 from xdsl.dialects.arith import ConstantOp
-from xdsl.dialects.builtin import FunctionType, IndexType, IntegerAttr, MemRefType, ModuleOp, i8
+from xdsl.dialects.builtin import DictionaryAttr, FunctionType, IndexType, IntegerAttr, MemRefType, ModuleOp, i8
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
-from lamella.dialects.attributes import attribute_of
+from lamella.dialects import signature
+from lamella.dialects.attributes import attribute_of, python_value
 from lamella.dialects.messages import subject
-from lamella.errors import PassError
+from lamella.errors import PassError, PlanError
 from lamella.passes.live_ranges import LiveRange, launches, live_ranges
 
 ALIGNMENT = 256
@@ -27,6 +29,9 @@ STRATEGIES: Mapping[str, Order] = {
     "by-time": lambda live: (live.first, -live.size),
 }
 """In which order buffers are placed. Large ones first packs long-lived giants tightly; first come, first placed follows the launches."""
+
+ROUNDS = 32
+"""Orders that are tried beyond the strategies' before a limit counts as out of reach."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,34 @@ def plan(ranges: Sequence[LiveRange]) -> Plan:
     return min(plans, key=lambda p: p.arena)
 
 
+def listed(order: Sequence[LiveRange]) -> Order:
+    """The order of a list."""
+    rank = {live: number for number, live in enumerate(order)}
+    return lambda live: (rank[live],)
+
+
+def squeezed(ranges: Sequence[LiveRange], start: Plan, limit: int) -> Plan:
+    """A plan of at most `limit` bytes, or else the best that was met: what sticks out of the limit goes first in the next round's order."""
+    best = start
+    order = sorted(ranges, key=STRATEGIES[start.strategy])
+    offsets = start.offsets
+    for _ in range(ROUNDS):
+        outside = [live for live in order if offsets[live.root] + aligned(live.size) > limit]
+        order = [*outside, *(live for live in order if live not in outside)]
+        offsets, arena = place(ranges, listed(order))
+        if arena < best.arena:
+            best = Plan(offsets, arena, "squeezed")
+        if arena <= limit:
+            break
+    return best
+
+
+def apart(ranges: Sequence[LiveRange]) -> Plan:
+    """One buffer after the other, whoever is alive."""
+    starts = [0, *accumulate(aligned(live.size) for live in ranges)]
+    return Plan(dict(zip((live.root for live in ranges), starts, strict=False)), starts[-1], "no-reuse")
+
+
 def max_live(ranges: Sequence[LiveRange]) -> int:
     """The most bytes alive at once, alignment included: no plan has a smaller arena."""
     change: dict[int, int] = {}
@@ -103,10 +136,18 @@ class PlanMemory(ModulePass):
 
     Expects static shapes and one block. Buffers that are live at the same launch do not overlap; what the function returns is live
     to the end. `lamella.memory` records the bytes of the arena, the sum of the buffers, the most live at once (the lower bound of
-    any plan) and the strategy that won. `check-plan` proves the result by other means.
+    any plan) and the strategy that won. `check-plan` proves the result by other means. With `reuse=false` every buffer has bytes of its
+    own, which shows what packing saves.
+
+    With `max-arena=BYTES` (0: no limit) a plan that is larger is packed again in other orders, and refused where none of them fits;
+    `lamella.memory` then also records the `limit`. Whoever compiles a bucket of many tokens meets the refusal with a smaller bucket, whose
+    steps do the same work in chunks.
     """
 
     name = "plan-memory"
+
+    max_arena: int = 0
+    reuse: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
@@ -114,7 +155,7 @@ class PlanMemory(ModulePass):
                 self.plan(function)
 
     def plan(self, function: func.FuncOp) -> None:
-        """Replaces the allocations of one function. Raises PassError for a second plan or a dynamic size."""
+        """Replaces the allocations of one function. Raises PassError for a second plan or a dynamic size, PlanError above the limit."""
         block = function.body.block
         if "lamella.memory" in function.attributes:
             raise PassError("the function is planned already", where=f"func.func @{function.sym_name.data}")
@@ -123,7 +164,11 @@ class PlanMemory(ModulePass):
             if alloc.dynamic_sizes:
                 raise PassError("an allocation of dynamic size", where=subject(alloc), got=str(alloc.memref.type))
         ranges = [live for live in live_ranges(function) if isinstance(live.root.owner, memref.AllocOp)]
-        chosen = plan(ranges)
+        chosen, least = plan(ranges) if self.reuse else apart(ranges), max_live(ranges)
+        if self.reuse and 0 < self.max_arena < chosen.arena and least <= self.max_arena:
+            chosen = squeezed(ranges, chosen, self.max_arena)
+        if 0 < self.max_arena < chosen.arena:
+            raise self.refusal(function, chosen, least)
         arena = block.insert_arg(MemRefType(i8, [chosen.arena]), len(block.args))
         arena.name_hint = "arena"
         shifts = {offset: ConstantOp(IntegerAttr(offset, IndexType())) for offset in sorted(set(chosen.offsets.values()))}
@@ -144,8 +189,24 @@ class PlanMemory(ModulePass):
             {
                 "arena": chosen.arena,
                 "buffers": sum(aligned(live.size) for live in ranges),
-                "max_live": max_live(ranges),
+                "max_live": least,
                 "strategy": chosen.strategy,
                 "launches": len(launches(function)),
+                **({"limit": self.max_arena} if self.max_arena else {}),
             }
+        )
+
+    def refusal(self, function: func.FuncOp, chosen: Plan, least: int) -> PlanError:
+        """The error for a function whose best plan is too large."""
+        bucket = function.attributes.get(signature.BUCKET)
+        tokens = python_value(bucket.data["tokens"]) if isinstance(bucket, DictionaryAttr) and "tokens" in bucket.data else 1
+        name = f"func.func @{function.sym_name.data}"
+        several = isinstance(tokens, int) and tokens > 1
+        return PlanError(
+            "the arena exceeds max-arena",
+            arena=chosen.arena,
+            limit=self.max_arena,
+            lower_bound=least,
+            where=f"{name}, bucket of {tokens} tokens" if several else f"{name}, bucket of one token" if bucket else name,
+            remedy=f"{'give the bucket fewer tokens, or ' if several else ''}allow {chosen.arena} bytes",
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import ReturnOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -14,8 +14,19 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from lamella.dialects import signature
 from lamella.dialects.attributes import attribute_of
 from lamella.dialects.messages import location, subject
-from lamella.dialects.transformer import AttentionOp, CacheWriteOp, KVCacheType, LinearOp, PairRowsOp, RopeOp, RotateOp
-from lamella.passes.weight_expressions import carried, handles, origin, readers
+from lamella.dialects.transformer import (
+    AttentionOp,
+    CacheWriteOp,
+    KVCacheType,
+    LinearOp,
+    PairRowsOp,
+    RopeOp,
+    RotateOp,
+    TransposeOp,
+    order_of,
+    ordered,
+)
+from lamella.passes.weight_expressions import carried, handles, is_computation, is_constant, origin, readers
 
 Turn = RopeOp | RotateOp
 
@@ -31,21 +42,29 @@ class PropagateLayout(ModulePass):
         … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 0>
     After:
         %w = transformer.weight "layers.0.attn.q_proj" : tensor<64x64xf32>
-        %0 = transformer.pair_rows %w {head_dim = 16, rotary_dim = 16} : (tensor<64x64xf32>) -> tensor<64x64xf32>
-        %q = transformer.linear %x, %0
+        %0 = transformer.pair_rows %w {…} : (tensor<64x64xf32>) -> tensor<64x64xf32, #transformer.layout<head = 16, paired = 16>>
+        %q = transformer.linear %x, %0 : … -> tensor<?x64xf32, #transformer.layout<dims = ["N"], head = 16, paired = 16>>
         %q2 = transformer.rotate %q, %positions, %table {head_dim = 16, rotary_dim = 16, style = "paired", …}
         … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 16>
 
-    q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights. The layout is a property of
+    The order of rows, and of the columns of what is multiplied by them, is part of each tensor's type: where orders that differ meet, an
+    op does not verify. q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights. The layout is a property of
     the module and of its caches: it is chosen once, before `specialize`, for all caches or for none. Each function records the choice in
     `lamella.layout`: `paired`, `paired already` (a checkpoint that interleaves), or `unchanged` with the reason. `fold-constants` then
     moves the pairing of rows to load time.
+
+    A linear reads rows of [outputs, inputs]; a model whose checkpoint stores [inputs, outputs] has a transpose before each. Two that undo
+    each other go, those of weights are left for `fold-constants` to move to load time (or are there already), and where there was one
+    `lamella.folds` says how many a step had before and will have after.
     """
 
     name = "propagate-layout"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         functions = signature.steps(op)
+        made = signature.transforms(op)
+        for function in functions:
+            settle_transposes(function, len(transposes(made)) if made is not None else 0)
         caches = [(f, a) for f in functions for a in f.body.block.args if isinstance(a.type, KVCacheType)]
         if not caches:
             return
@@ -61,6 +80,40 @@ class PropagateLayout(ModulePass):
             function.attributes[signature.LAYOUT] = attribute_of(choice)
             if choice["choice"] == "unchanged":
                 signature.note_idle(function, [{"pass": "propagate-layout", "reason": f"nearest: {choice['reason']}"}])
+
+
+def settle_transposes(function: FuncOp, moved: int) -> None:
+    """Takes out transposes that undo each other, and records what becomes of all that there were, `moved` of which are at load time already."""
+    before = transposes(function)
+    for op in before:
+        if isinstance(inner := op.w.owner, TransposeOp):
+            op.result.replace_all_uses_with(inner.w)
+    for op in reversed(before):
+        if not op.result.uses:
+            Rewriter.erase_op(op)
+    left = transposes(function)
+    stay = [op for op in left if not from_weights(op)]
+    if not before and not moved:
+        return
+    reason = f"{len(before) + moved} in a step before, {len(stay)} after: {len(left) - len(stay) + moved} of weights at load time"
+    if len(left) < len(before):
+        reason += f", {len(before) - len(left)} gone, which undid another or were not read"
+    if stay:
+        reason += f"; {subject(stay[0])} reads {origin(stay[0].w)}"
+    signature.record(function, [{"verdict": "layout", "kind": "transpose", "what": "transposes", "reason": reason}])
+
+
+def transposes(function: FuncOp) -> list[TransposeOp]:
+    """The transposes of a function, in order."""
+    return [op for op in function.body.block.ops if isinstance(op, TransposeOp)]
+
+
+def from_weights(op: Operation) -> bool:
+    """Whether `op` depends on weights and tables alone."""
+    return all(
+        is_constant(value.owner) or (isinstance(value.owner, Operation) and is_computation(value.owner) and from_weights(value.owner))
+        for value in op.operands
+    )
 
 
 @dataclass(frozen=True)
@@ -154,6 +207,8 @@ class Survey:
                 pair = PairRowsOp(linear.operands[index], head_dim=turn.head_dim.value.data, rotary_dim=turn.rotary_dim.value.data)
                 Rewriter.insert_op(pair, InsertPoint.before(linear))
                 linear.operands[index] = pair.result
+            for value in (linear.result, turn.results[0]):
+                Rewriter.replace_value_with_new_type(value, ordered(value.type, order_of(linear.weight.type)))
         rotary = self.turns[0].rotary_dim.value.data
         for cache in self.caches:
             type = cache.type

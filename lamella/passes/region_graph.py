@@ -14,7 +14,7 @@ from lamella.dialects.messages import location
 from lamella.dialects.tile import CastOp, ConstantOp, LedgerEntryAttr
 from lamella.passes.feasibility import ANCHORS
 
-HANDLES = frozenset({"transformer.weight", "transformer.rope_table"})
+HANDLES = frozenset({"transformer.weight", "transformer.rope_table", "tile.arrivals"})
 HALF_STEP, COPY_STEP = 0.5, 2.0**-24
 """Ops are 1 apart in program order; copies stand between them, each at a place of its own."""
 

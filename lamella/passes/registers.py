@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
-from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, CastOp, ConstantOp, RotateOp, ScheduleAttr, TopPartialOp
+from lamella.dialects.tile import AttendOp, AttendPartialOp, CastOp, ConstantOp, RotateOp, ScheduleAttr, TopPartialOp
 from lamella.passes.feasibility import Parts, parts
 
 THREADS = 32
@@ -36,8 +36,6 @@ def registers(ops: Sequence[Operation], schedule: ScheduleAttr) -> int:
             return _mma(parts(ops), schedule, threads)
         case "attend":
             return _attend(ops, schedule, threads)
-        case "merge":
-            return ADDRESSES + schedule.get("splits") * _head_dim(ops) // threads
         case "sample":
             alone = all(isinstance(op, TopPartialOp) for op in ops)
             return ADDRESSES + (1 if alone else SAMPLING) * _elements(schedule.get("columns"), threads)
@@ -93,11 +91,12 @@ def _mma(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
 
 
 def _attend(ops: Sequence[Operation], schedule: ScheduleAttr, threads: int) -> int:
-    """Queries of 16 rows a warp, scores and their exponents, and the accumulators."""
+    """Queries of 16 rows a warp, scores and their exponents, the accumulators; a split tile also keys and values, read before the wait and after."""
     rows, tile, dim = schedule.get("rows"), schedule.get("tile"), _head_dim(ops)
     size = next((ELEMENT_BYTES[element_of(op.q)] for op in ops if isinstance(op, AttendOp | AttendPartialOp)), 2)
     queries = 16 * dim * size // 4 // THREADS
-    return MMA_ADDRESSES + queries + rows * tile * 3 // 2 // threads + rows * dim // threads
+    early = 4 * tile * dim * size // 4 // threads if schedule.get("splits") > 1 else 0
+    return MMA_ADDRESSES + queries + rows * tile * 3 // 2 // threads + rows * dim // threads + early
 
 
 def _head_dim(ops: Sequence[Operation]) -> int:
@@ -105,6 +104,4 @@ def _head_dim(ops: Sequence[Operation]) -> int:
     for op in ops:
         if isinstance(op, AttendOp | AttendPartialOp):
             return op.head_dim.value.data
-        if isinstance(op, AttendMergeOp):
-            return shape_of(op.acc)[3]
     raise AssertionError(f"no attention among {[op.name for op in ops if not isinstance(op, CastOp)]}")

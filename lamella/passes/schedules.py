@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import element_of, shape_of
-from lamella.dialects.tile import AttendMergeOp, AttendOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.dialects.tile import AttendOp, ReduceOp, RotateOp, ScheduleAttr
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
+
+SMALL, LARGE = 2 << 20, 32 << 20
+"""Bytes of weights up to which a region is bound by latency, and from which on only bandwidth counts."""
+
+WARP_BYTES = 8192
+"""Bytes of weights that a program of one warp takes: 64 registers a thread."""
 
 MAX_ROW = 8192
 """Columns a row program keeps at once; longer rows are taken in chunks."""
@@ -43,23 +49,38 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     """One token: a program takes `rows` whole weight rows, `k` columns at a time, as one register tile.
 
     16 KiB of each weight a program and 256 threads keep four 16-byte loads of every thread in flight; fewer rows where the grid would not
-    fill the device three times, or where whole rows would not fit the registers (128 elements a thread). Measured on an H200 against
-    1, 2 and 8 rows and 2 and 4 warps: benchmarks/results.
+    fill the device three times, or where whole rows would not fit the registers (128 elements a thread). A region that reads less than
+    SMALL bytes is all latency: programs of one warp need no barrier to add up their rows. Measured on an H200 against 1, 2, 8 and 16 rows
+    and 1, 2 and 4 warps: benchmarks/results.
     """
     split = parts(ops)
     k = shape_of(split.contracts[0].x)[1]
     size = 4 if element_of(split.contracts[0].weight) == "f32" else 2
-    block_k = min(power_of_two(k), 2048)
     side_by_side = max(len(c) for c in split.components)
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
-    rows = max(1, 16384 // (block_k * size))
+    need = max(minimum_columns(split, i) for i in range(len(split.components)))
+    total = sum(shape_of(c.result)[1] for c in split.contracts) * k * size
+    if total <= SMALL and k * size * need <= WARP_BYTES:
+        return ScheduleAttr.of("gemv", rows=need, k=min(power_of_two(k), 1024), warps=1)
+    block_k = columns_at_once(k) if total > LARGE else min(power_of_two(k), 2048)
     padded = -(-k // block_k) * block_k
+    rows = max(1, power_of_two(16384 // (min(padded, 2048) * size) + 1) // 2)
     while rows > 1 and (columns // rows < 3 * target.multiprocessors or rows * padded * side_by_side * size > 256 * 256):
         rows //= 2
-    need = max(minimum_columns(split, i) for i in range(len(split.components)))
     rows = max(min(rows, 16), need)
     warps = 8 if rows * padded * side_by_side * size >= 16384 else 4
     return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
+
+
+def columns_at_once(k: int) -> int:
+    """Columns of a piece of K that leave the fewest threads idle at its end: a power of two of at most 2048, and at most 8 pieces."""
+    sizes = [size for size in (2048, 1024, 512, 256) if -(-k // size) <= 8] or [2048]
+    return next((size for size in sizes if padded_to(size, k) <= k * 9 // 8), min(sizes, key=lambda size: padded_to(size, k)))
+
+
+def padded_to(size: int, k: int) -> int:
+    """The least multiple of `size` that is not below k."""
+    return -(-k // size) * size
 
 
 def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
@@ -91,20 +112,17 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     most = 32 if exact or dim > 128 else 64 if dim > 64 else 128
     queries = max(1, min(longest_query, most // group))
     rows = max(16, power_of_two(queries * group))
-    tile = 32 if exact else 64
+    # One query a sequence is all latency: half the positions a program, on half the warps, took a third off (H200, context 1000).
+    decode = longest_query == 1
+    tile = 32 if exact or decode else 64
     tile = min(tile, max(16, power_of_two(context)))
     programs = sequences * op.kv_heads.value.data * -(-longest_query // queries)
     splits = 1
-    while programs * splits * 2 <= target.multiprocessors and splits * 2 * tile <= max(tile, context) and splits < 32:
+    enough = target.multiprocessors + 1 if decode else -(-target.multiprocessors // 2)
+    while programs * splits < enough and splits * 2 * tile <= max(tile, context) and splits < 32:
         splits *= 2
-    warps = 4 if rows <= 64 else 8
+    warps = 8 if rows > 64 else 2 if decode and dim <= 64 and not exact else 4
     return ScheduleAttr.of("attend", queries=queries, rows=rows, tile=tile, splits=splits, warps=warps, stages=2)
-
-
-def merge_schedule(op: AttendMergeOp) -> ScheduleAttr:
-    """One program a token and head."""
-    _, _, splits, _ = shape_of(op.acc)
-    return ScheduleAttr.of("merge", splits=power_of_two(splits), warps=1 if splits <= 32 else 4)
 
 
 def sample_schedule(rows: int, vocabulary: int, target: Device) -> ScheduleAttr:

@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import attribute_of
-from lamella.dialects.transformer import AdvanceOp, DimsAttr, dimensions_of, named_tensor
+from lamella.dialects.transformer import AdvanceOp, DimsAttr, LayoutAttr, dimensions_of, named_tensor, order_of
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ def static(type: Attribute, sizes: Mapping[str, int], where: str) -> Attribute:
     if not isinstance(type, TensorType):
         return type
     tensor = cast("TensorType[Attribute]", type)
-    if not isinstance(tensor.encoding, DimsAttr):
+    if not isinstance(tensor.encoding, DimsAttr | LayoutAttr):
         return tensor
     dimensions = dimensions_of(tensor)
     for name in dimensions:
         if isinstance(name, str) and name not in sizes:
             raise PassFailedException(f"{where}: dimension {name} of {type} has no size, expected one of {', '.join(sizes)}")
-    return named_tensor(tensor.element_type, [sizes[d] if isinstance(d, str) else d for d in dimensions])
+    return named_tensor(tensor.element_type, [sizes[d] if isinstance(d, str) else d for d in dimensions], order_of(tensor))
 
 
 def feed_next_step(function: FuncOp) -> None:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import torch
 
 from lamella.errors import DeviceError, OutOfMemoryError
-from lamella.runtime.executor import Kernels, MemoryExecutor
+from lamella.runtime.compile_kernels import compile_kernels, launch_options, recorded
+from lamella.runtime.executor import Kernels, MemoryExecutor, Progress
 from lamella.runtime.interpret import interpreting
 from lamella.runtime.kernel_files import KernelFiles
 from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import Memory
-
-COMPILE_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,14 @@ class CudaExecutor(MemoryExecutor):
         self._graphs: dict[tuple, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
         wanted = self.manifest.buckets if buckets is None else tuple(buckets)
         fresh = [b for b in wanted if b.key not in self._steps]
         if not fresh:
             return
         with torch.cuda.device(self.device):
             bound = {b.key: tuple(self._bind(b, launch) for launch in b.launches) for b in fresh}
-            _compile([step for steps in bound.values() for step in steps])
+            _compile([step.compile for steps in bound.values() for step in steps], progress)
             # A later, smaller graph then finds what the largest one needed already in the pool.
             for bucket in sorted(fresh, key=lambda b: (b.tokens, b.sequences, b.logit_rows), reverse=True):
                 self._warm_up(bucket, bound[bucket.key])
@@ -78,9 +76,10 @@ class CudaExecutor(MemoryExecutor):
     def _bind(self, bucket: Bucket, launch: Launch) -> Step:
         function, kernel = self._functions[launch.kernel], self.manifest.kernels[launch.kernel]
         args = [self.memory.view(bucket, ref) for ref in launch.args]
-        options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
-        if self._dependent_launch and "PDL" in function.arg_names:
-            options |= {"PDL": True, "launch_pdl": True}
+        options = launch_options(function, kernel, self._dependent_launch)
+        if launch is bucket.launches[0]:
+            # Later launches read the inputs before they wait, so the step before has to have ended.
+            options.pop("launch_pdl", None)
         return Step(partial(function.warmup, *args, grid=launch.grid, **options), partial(function[launch.grid], *args, **options))
 
     def _warm_up(self, bucket: Bucket, steps: tuple[Step, ...]) -> None:
@@ -119,11 +118,13 @@ def _run(steps: Iterable[Step]) -> None:
         step.run()
 
 
-def _compile(steps: Iterable[Step]) -> None:
-    """Compile the kernels of all steps, in parallel: most of the time goes to LLVM and ptxas, which run outside Python's lock."""
-    import triton
+def _compile(launches: Sequence[Callable[[], Any]], progress: Progress | None) -> None:
+    """Compile what the launches need, in parallel processes, then load it: the launches find it in Triton's cache."""
+    from triton import knobs
 
-    workers = min(COMPILE_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool, triton.AsyncCompileMode(pool):
-        for step in steps:
-            step.compile()
+    compile_kernels(recorded(launches), progress=progress)
+    with knobs.compilation.scope():
+        # What was asked to be compiled in any case just was.
+        knobs.compilation.always_compile = False
+        for launch in launches:
+            launch()

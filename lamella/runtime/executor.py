@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,10 @@ EXECUTORS = ("reference", "interpret", "cuda")
 
 Kernels = Mapping[str, str] | str | Path
 """Printed kernels: source text by kernel name, or the folder the manifest's file names are relative to."""
+
+
+Progress = Callable[[int, int, str], None]
+"""Called as (done, total, name) after each kernel."""
 
 
 class Executor(Protocol):
@@ -42,8 +46,11 @@ class Executor(Protocol):
         """The bucket's input tensors, to be filled in place before `launch`."""
         ...
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
-        """Do now what the first `launch` of each bucket (all when None) would do: compile, capture. Inputs and cache stay as they are."""
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
+        """Do now what the first `launch` of each bucket (all when None) would do: compile, capture. Inputs and cache stay as they are.
+
+        `progress` is called after each kernel that had to be compiled.
+        """
         ...
 
     def launch(self, bucket: Bucket) -> None:

@@ -17,7 +17,7 @@ import numpy
 import torch
 
 from lamella.errors import DeviceError
-from lamella.runtime.executor import Kernels, MemoryExecutor
+from lamella.runtime.executor import Kernels, MemoryExecutor, Progress
 from lamella.runtime.kernel_files import KernelFiles
 from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import POISON, Memory
@@ -114,7 +114,7 @@ class InterpretExecutor(MemoryExecutor):
         self._poisoned = poisoned
         self._steps: dict[tuple, tuple[Step, ...]] = {}
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
         for bucket in self.manifest.buckets if buckets is None else buckets:
             if bucket.key not in self._steps:
                 self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lamella.runtime.evaluate import Run, compile_body
-from lamella.runtime.executor import MemoryExecutor
+from lamella.runtime.executor import MemoryExecutor, Progress
 from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import Memory
 
@@ -46,7 +46,7 @@ class ReferenceExecutor(MemoryExecutor):
         self._runs = {name: compile_body(kernel.body) for name, kernel in memory.manifest.kernels.items()}
         self._steps: dict[tuple, tuple[Step, ...]] = {}
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
         for bucket in self.manifest.buckets if buckets is None else buckets:
             if bucket.key not in self._steps:
                 self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)

@@ -73,6 +73,8 @@ class QueryTiles:
     """bool [X, width]: whether there is such a query."""
     limit: torch.Tensor
     """int64 [X]: length of the sequence's context."""
+    own: torch.Tensor
+    """int64 [X]: queries of the sequence."""
     last: torch.Tensor
     """int64 [X, width]: the last position of the context that the query sees."""
     count: int
@@ -93,7 +95,12 @@ class QueryTiles:
         offset = ordinal[:, None] * width + torch.arange(width, device=starts.device)
         own, limit = lengths[sequence][:, None], context[sequence]
         rows = (starts[sequence][:, None] + offset).clamp(max=tokens - 1)
-        return cls(sequence, rows, offset < own, limit, limit[:, None] - own + offset, int(starts[-1]))
+        return cls(sequence, rows, offset < own, limit, own[:, 0], limit[:, None] - own + offset, int(starts[-1]))
+
+    def origin(self, window: int, tile: int) -> torch.Tensor:
+        """int64 [X]: the first position that any query of the sequence sees, rounded down to a multiple of `tile`; 0 without a window."""
+        first = (self.limit - self.own - window + 1).clamp(min=0) if window else torch.zeros_like(self.limit)
+        return first // tile * tile
 
     def queries(self, q: torch.Tensor, kv_heads: int, head_dim: int, scale: float) -> torch.Tensor:
         """q[N, H·D] -> float32 [X, Hkv, group·width, D], scaled, so that one product serves a whole group of query heads."""
@@ -137,18 +144,18 @@ def attend(
     kv_heads: int,
     head_dim: int,
     scale: float,
+    window: int = 0,
+    score_cap: float = 0.0,
 ) -> torch.Tensor:
     """q[N, H·D], cache, block_table[B, M], query_start[B+1], context_len[B] -> float32 [N, H·D]; rows of padding tokens are 0.
 
     Query i of a sequence with Q queries sees the cache positions t <= context_len - Q + i; query head h reads KV head h // (H / Hkv).
-    softmax(scale·q·k)·v in float32. Memory is tiles·T keys and N·H·T scores, T being the longest context of the step.
+    softmax(scale·q·k)·v in float32; a `window` leaves the last that many of them, a `score_cap` c makes c·tanh(s / c) of a score s. Memory is tiles·T keys and N·H·T scores, T being the longest context of the step.
     Slots at or beyond a sequence's context are zeroed, keys and values, before any product.
     """
     tokens = q.shape[0]
-    splits = {"splits": 1, "tile": cache.shape[3]}
-    acc, _, total = attend_partial(
-        q, cache, block_table, query_start, context_len, heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=scale, **splits
-    )
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window, "score_cap": score_cap}
+    acc, _, total = attend_partial(q, cache, block_table, query_start, context_len, **sizes, splits=1, tile=cache.shape[3])
     return (acc / total.masked_fill(total == 0, 1)[..., None]).reshape(tokens, heads * head_dim)
 
 
@@ -165,10 +172,13 @@ def attend_partial(
     scale: float,
     splits: int,
     tile: int,
+    window: int = 0,
+    score_cap: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `attend`, per chunk of the context: acc[N, H, P, D], max[N, H, P], sum[N, H, P], all float32, P = splits.
 
-    Chunk p of a sequence covers positions [p·l, (p+1)·l), l = ceil(ceil(context/P) / tile) · tile. Over the visible positions of a chunk
+    Chunk p of a sequence covers positions [o + p·l, o + (p+1)·l), l = ceil(ceil((context - o)/P) / tile) · tile, where o is the first
+    position that a query of the sequence sees, rounded down to a multiple of tile: 0 where there is no `window`. Over the visible positions of a chunk
     with scores s = scale·q·k: max = max s, sum = Σ exp(s - max), acc = Σ exp(s - max)·v (Flash-Decoding, Dao et al. 2023). A chunk with
     none has max = -inf, sum = 0, acc = 0; so have padding tokens. Chunks that are empty for all take no work.
     """
@@ -181,10 +191,12 @@ def attend_partial(
         return acc, largest, total
 
     # Chunks are made of units: slots that lie side by side in the cache and belong to one chunk.
-    length = chunk_lengths(tiles.limit, splits, tile)
-    chunks, longest = int(((tiles.limit + length - 1) // length).max()), int(length.max())
+    origin = tiles.origin(window, tile)
+    span = tiles.limit - origin
+    length = chunk_lengths(span, splits, tile)
+    chunks, longest = int(((span + length - 1) // length).max()), int(length.max())
     unit = gcd(tile, block)
-    first = torch.arange(chunks, device=device)[:, None] * length[:, None, None]
+    first = origin[:, None, None] + torch.arange(chunks, device=device)[:, None] * length[:, None, None]
     starts = first + torch.arange(0, longest, unit, device=device)
     column = (starts // block).clamp_(max=block_table.shape[1] - 1)
     units = block_table[tiles.sequence[:, None, None], column].long()
@@ -195,12 +207,16 @@ def attend_partial(
     offset = torch.arange(longest, device=device)
     time = first + offset
     both = gather_units(cache, units, unit)
-    full = max(0, int(((tiles.limit - longest) // length).min()) + 1)  # chunks that lie within every context
+    full = max(0, int(((span - longest) // length).min()) + 1)  # chunks that lie within every context
     unused = time[:, full:] >= tiles.limit[:, None, None]
     both[:, :, :, full:].masked_fill_(unused[:, None, None, ..., None], 0)
     keys, values = both.unbind(1)
     scores = tiles.queries(q, kv_heads, head_dim, scale)[:, :, None] @ keys.transpose(-1, -2)
+    if score_cap:
+        scores = torch.tanh(scores / score_cap) * score_cap
     hidden = (time[:, :, None] > tiles.last[:, None, :, None]) | (offset >= length[:, None])[:, None, None]
+    if window:
+        hidden = hidden | (time[:, :, None] <= tiles.last[:, None, :, None] - window)
     count, width = tiles.rows.shape
     scores.view(count, kv_heads, chunks, -1, width, longest).masked_fill_(hidden[:, None, :, None], float("-inf"))
     top = scores.amax(-1)
@@ -230,7 +246,9 @@ def attention(
     kv_heads: int,
     head_dim: int,
     scale: float,
+    window: int = 0,
+    score_cap: float = 0.0,
 ) -> torch.Tensor:
     """`attend`, rounded once to q's dtype."""
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window, "score_cap": score_cap}
     return attend(q, cache, block_table, query_start, context_len, **sizes).to(q.dtype)

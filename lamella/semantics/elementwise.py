@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from .table import IMPLEMENTATIONS, SCALARS, reduction, scalar
+from .table import IMPLEMENTATIONS, SCALARS, implements, reduction, scalar, wide
 
 scalar("add")(torch.add)
 scalar("sub")(torch.sub)
@@ -68,6 +68,12 @@ def rounded(function: Callable) -> Callable:
         return function(*(x.float() for x in operands)).to(operands[0].dtype)
 
     return implementation
+
+
+@implements("transformer.scale")
+def scale(x: torch.Tensor, *, factor: float) -> torch.Tensor:
+    """x·factor in float32, rounded once to x's dtype."""
+    return (wide(x) * factor).to(x.dtype)
 
 
 for _kind in (

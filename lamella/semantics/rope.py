@@ -11,12 +11,15 @@ import torch
 from .table import implements
 
 
-def inverse_frequencies(rotary_dim: int, theta: float, scaling: Mapping) -> torch.Tensor:
+def inverse_frequencies(rotary_dim: int, theta: float, scaling: Mapping, length: int = 0) -> torch.Tensor:
     """Angles per position, float32 [rotary_dim/2]: theta^(-2j/rotary_dim) (Su et al. 2021), after the checkpoint's `scaling`.
 
     `scaling` is `{}`, or holds `rope_type` `linear` (all divided by `factor`) or `llama3` (wavelengths beyond
     original_max_position_embeddings / low_freq_factor divided by `factor`, those below original / high_freq_factor kept, a linear blend
-    between: Llama 3.1). The operations and their order give the float32 numbers of Hugging Face transformers.
+    between: Llama 3.1), `yarn` (interpolated by `factor` below, kept above the dimensions that turn beta_slow and beta_fast times in the
+    original length, a ramp between: Peng et al. 2023) or `longrope` (each divided by its short_factor, or long_factor where `length`
+    positions are more than the original ones: Ding et al. 2024). The operations and their order give the float32 numbers of Hugging Face
+    transformers. What cosines and sines are multiplied by is `attention_factor`, in `rope_rows`.
     Raises ValueError for any other kind.
     """
     kind = scaling.get("rope_type", "default")
@@ -34,13 +37,39 @@ def inverse_frequencies(rotary_dim: int, theta: float, scaling: Mapping) -> torc
         slow = frequencies / factor
         between = (1 - blend) * slow + blend * frequencies
         return torch.where(wavelengths > original / low, slow, torch.where(wavelengths < original / high, frequencies, between))
-    raise ValueError(f"unknown RoPE scaling kind {kind!r}, expected one of default, linear, llama3")
+    if kind == "yarn":
+        keep = yarn_kept(rotary_dim, theta, scaling)
+        return frequencies / scaling["factor"] * (1 - keep) + frequencies * keep
+    if kind == "longrope":
+        long = length > scaling["original_max_position_embeddings"]
+        factors = torch.tensor(scaling["long_factor" if long else "short_factor"], dtype=torch.float32)
+        return 1.0 / (factors * theta**exponents)
+    raise ValueError(f"unknown RoPE scaling kind {kind!r}, expected one of default, linear, llama3, yarn, longrope")
+
+
+def yarn_kept(rotary_dim: int, theta: float, scaling: Mapping) -> torch.Tensor:
+    """YaRN's share of each frequency that stays as it is, float32 [rotary_dim/2], 1 for the fast ones, 0 for the slow ones."""
+    original = scaling["original_max_position_embeddings"]
+
+    def dimension(turns: float) -> float:
+        return rotary_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dimension(scaling["beta_fast"]), dimension(scaling["beta_slow"])
+    if scaling["truncate"]:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    ramp = (torch.arange(rotary_dim // 2, dtype=torch.float32) - low) / (high - low or 0.001)
+    return 1 - ramp.clamp(0, 1)
 
 
 def rope_rows(positions: torch.Tensor, rotary_dim: int, theta: float, scaling: Mapping) -> torch.Tensor:
-    """positions[N] -> float32 [N, rotary_dim]: cos(p·f_j) for all j, then sin(p·f_j)."""
-    angles = positions.float()[:, None] * inverse_frequencies(rotary_dim, theta, scaling).to(positions.device)
-    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+    """positions[N] -> float32 [N, rotary_dim]: cos(p·f_j) for all j, then sin(p·f_j), times `scaling`'s attention_factor.
+
+    Where frequencies depend on the length of the text, it is what the largest position says.
+    """
+    length = int(positions.max()) + 1 if positions.numel() else 0
+    angles = positions.float()[:, None] * inverse_frequencies(rotary_dim, theta, scaling, length).to(positions.device)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling.get("attention_factor", 1.0)
 
 
 def rotate_rows(x: torch.Tensor, rows: torch.Tensor, *, heads: int, head_dim: int, rotary_dim: int, style: str) -> torch.Tensor:

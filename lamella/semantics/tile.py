@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lamella.semantics.attention import attend, attend_partial, scatter, slots
@@ -55,8 +57,20 @@ def gather(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return table.index_select(0, rows)
 
 
+@implements("tile.reshape")
+def reshape(x: torch.Tensor, *, sizes: Sequence[int]) -> torch.Tensor:
+    """x in another shape of as many numbers, in order."""
+    return x.reshape(tuple(sizes))
+
+
+@implements("tile.arrivals")
+def arrivals(*, counters: int) -> torch.Tensor:
+    """-> [counters] i32, zeros: no launch leaves a count."""
+    return torch.zeros(counters, dtype=torch.int32)
+
+
 @implements("tile.attend_merge")
-def attend_merge(acc: torch.Tensor, largest: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+def attend_merge(acc: torch.Tensor, largest: torch.Tensor, total: torch.Tensor, arrivals: torch.Tensor | None = None) -> torch.Tensor:
     """acc[N, H, P, D], max[N, H, P], sum[N, H, P] -> float32 [N, H·D]: Σ acc·exp(max - m) / Σ sum·exp(max - m), m = max over P.
 
     Rows in which every chunk is empty are 0.

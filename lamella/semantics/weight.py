@@ -47,6 +47,13 @@ def transpose(weight: torch.Tensor) -> torch.Tensor:
 
 
 @implements("transformer.slice_rows")
-def slice_rows(weight: torch.Tensor, *, start: int, size: int) -> torch.Tensor:
-    """[O, …] -> [size, …]: a copy, so that the rest can be dropped."""
-    return weight[start : start + size].clone()
+def slice_rows(weight: torch.Tensor, *, start: int, size: int, groups: int = 1) -> torch.Tensor:
+    """[O, …] -> [groups·size, …], of each of the groups the rows from `start` on: a copy, so that the rest can be dropped."""
+    parts = weight.reshape(groups, -1, *weight.shape[1:])[:, start : start + size]
+    return parts.reshape(groups * size, *weight.shape[1:]).clone()
+
+
+@implements("transformer.flatten")
+def flatten(weight: torch.Tensor) -> torch.Tensor:
+    """[A, B, …] -> [A·B·…]."""
+    return weight.flatten()

@@ -1,8 +1,9 @@
-"""`lamella generate | compile | explain | sweep | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
+"""`lamella generate | compile | explain | sweep | tune | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -33,6 +34,9 @@ ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile t
 TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
 ContextOption = Annotated[int | None, typer.Option(min=1, help="Longest context, prompt and answer together.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="PASS.OPTION=VALUE", help="An option of a pass; may be repeated.")]
+ArenaOption = Annotated[
+    str | None, typer.Option("--max-arena", metavar="BYTES", help="Most memory for activations of a step: bytes, or with KiB, MiB, GiB.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_NEW_TOKENS = 128
@@ -72,6 +76,7 @@ def generate(
     as_json: JsonOption = False,
     random_weights: SeedOption = None,
     max_context: ContextOption = None,
+    max_arena: ArenaOption = None,
     weight_cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that keeps transformed weights, so that the next start is faster.")
     ] = None,
@@ -80,6 +85,7 @@ def generate(
     given = _prompt(prompt, prompt_ids, chat)
     # Whatever can be wrong with the request is found before the work of compiling and loading begins.
     SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    most = _bytes(max_arena, "--max-arena")
     if "" in (stop or ()):
         raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
     from lamella import api
@@ -100,7 +106,9 @@ def generate(
             executor=executor,
             max_context=max_context,
             weight_cache=weight_cache,
+            max_arena=most,
             progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
+            kernel_progress=lambda done, total, kernel: show(f"compiling kernels, {done} of {total}"),
         )
     result = loaded.generate(
         ids,
@@ -135,7 +143,9 @@ def compile_(
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
+    max_arena: ArenaOption = None,
     settings: SetOption = None,
+    without: Annotated[list[str] | None, typer.Option("--without", metavar="PASS", help="Leave a pass out; may be repeated.")] = None,
     time_passes: Annotated[bool, typer.Option("--time-passes", help="Print the seconds of each pass.")] = False,
 ) -> None:
     """Write the IR of each stage, the Triton sources and the manifest. Needs no GPU."""
@@ -145,8 +155,9 @@ def compile_(
 
     if until is not None:
         stage_number(until)
+    most = _bytes(max_arena, "--max-arena")
     with output_folder(output) as folder:
-        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, _pass_options(settings))
+        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, _pass_options(settings), most, without or ())
         program.save(folder)
         figures = _figures(program, arch) if program.kernels and arch is not None else None
     if time_passes:
@@ -246,6 +257,45 @@ def sweep(
 
 
 @app.command()
+def tune(
+    model: ModelArgument,
+    tokens: TokensOption = "1",
+    sequences: Annotated[str, typer.Option(metavar="B,…", help="Also decode of so many sequences at once, one bucket each.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="File of measurements to extend; by default your own.")
+    ] = None,
+    budget_seconds: Annotated[float | None, typer.Option(min=0, metavar="S", help="Begin no further region after so long.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be measured. Needs no GPU.")] = False,
+    as_json: JsonOption = False,
+    arch: Annotated[str | None, typer.Option(metavar="sm_NN", help="Architecture of the GPU; by default that of this machine's.")] = None,
+    dtype: DtypeOption = "auto",
+    max_context: ContextOption = None,
+    random_weights: SeedOption = None,
+) -> None:
+    """Time the schedules of each kernel on this GPU, and keep the fastest for all later compilations. What was measured stays so."""
+    from lamella.tools.tune_command import run_tune
+
+    with _progress("compiling") as show:
+        text = run_tune(
+            model,
+            tokens=_buckets(tokens or "1"),
+            sequences=_numbers(sequences, "--sequences"),
+            arch=arch,
+            output=output,
+            dtype=dtype,
+            max_context=max_context,
+            random_weights=random_weights,
+            budget_seconds=budget_seconds,
+            again=again,
+            dry_run=dry_run,
+            as_json=as_json,
+            show=show,
+        )
+    print(text)
+
+
+@app.command()
 def report(
     model: ModelArgument,
     output: Annotated[
@@ -257,6 +307,7 @@ def report(
     dtype: DtypeOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
+    max_arena: ArenaOption = None,
     random_weights: SeedOption = None,
 ) -> None:
     """Print memory, kernels, the work of a step and what bounds it; with --arch also registers, spills, shared memory and occupancy."""
@@ -264,7 +315,8 @@ def report(
     from lamella.tools.report import as_manifest
     from lamella.tools.report_files import FILES, ModelReport
 
-    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None)
+    most = _bytes(max_arena, "--max-arena")
+    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most)
     manifest = as_manifest(program.manifest)
     if context is not None and context > manifest.max_context:
         raise PromptError("bad context", where="--context", expected=f"1 to {manifest.max_context}, the longest one", got=str(context))
@@ -306,6 +358,8 @@ def _compile(
     random_weights: int | None,
     until: str | None,
     pass_options: PassOptions | None = None,
+    max_arena: int = 0,
+    skip: Sequence[str] = (),
 ) -> Program:
     """Compile under a progress line."""
     buckets = None if tokens is None else _buckets(tokens)
@@ -321,7 +375,20 @@ def _compile(
             random_weights=random_weights,
             until=until,
             pass_options=pass_options,
+            max_arena=max_arena,
+            skip=skip,
         )
+
+
+def _bytes(text: str | None, option: str) -> int:
+    """`64MiB`, `512KiB`, `1GiB` or a plain number of bytes; 0 for None. Raises PromptError."""
+    if text is None:
+        return 0
+    found = re.fullmatch(r"(\d+)(KiB|MiB|GiB|)", text.strip())
+    size = int(found[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]] if found else 0
+    if size < 1:
+        raise PromptError("bad number of bytes", where=option, expected="at least 1, alone or with KiB, MiB or GiB", got=f"'{text}'")
+    return size
 
 
 def _buckets(tokens: str, most: int | None = None) -> tuple[int, ...]:

@@ -174,7 +174,8 @@ def _read(
                     return int(bucket.sequences * context * spec.block_bytes / spec.block / spec.layers)
                 case (("tile.attend" | "tile.attend_partial"), 2):
                     total += bucket.sequences * ceil(context / spec.block) * DTYPE_BYTES[dtype]
-                case "tile.scatter", 1:
+                case ("tile.scatter", 1) | ("tile.attend_merge", 3):
+                    # Rows of a cache are only written, and counters are a few bytes.
                     pass
                 case _:
                     return whole
@@ -211,12 +212,14 @@ SHAPES: Mapping[str, Rule] = {
     "tile.cast": lambda x, a: [(a["dtype"], x[0][1])],
     "tile.reduce": lambda x, a: [(x[0][0], (*x[0][1][:-1], 1))],
     "tile.gather": lambda x, a: [(x[0][0], (*x[1][1], *x[0][1][1:]))],
+    "tile.reshape": lambda x, a: [(x[0][0], tuple(a["sizes"]))],
     "tile.slots": lambda x, a: [("i32", x[0][1])],
     "tile.scatter": lambda x, a: [x[1]],
     "tile.rotate": lambda x, a: [x[0]],
     "tile.contract": lambda x, a: [("f32", (x[0][1][0], x[1][1][0]))],
     "tile.attend": lambda x, a: [("f32", x[0][1])],
     "tile.attend_partial": _partial,
+    "tile.arrivals": lambda x, a: [("i32", (a["counters"],))],
     "tile.attend_merge": lambda x, a: [("f32", (x[0][1][0], x[0][1][1] * x[0][1][3]))],
     "tile.sample": lambda x, a: [("i32", x[0][1][:1])],
     "tile.top_partial": lambda x, a: [("f32", (x[0][1][0], a["splits"])), ("i32", (x[0][1][0], a["splits"]))],

@@ -89,7 +89,7 @@ def regions(ledger: Iterable[Record]) -> list[Region]:
 
 def explain(ledger: Sequence[Record]) -> str:
     """The whole ledger as text: a paragraph a region, a line of totals a bucket."""
-    paragraphs = [*folds(ledger), *idle(ledger, "")]
+    paragraphs = [*splits(ledger), *folds(ledger), *idle(ledger, "")]
     every = regions(ledger)
     for bucket in dict.fromkeys(region.bucket for region in every):
         own = [region for region in every if region.bucket == bucket]
@@ -101,11 +101,17 @@ def explain(ledger: Sequence[Record]) -> str:
     return "\n\n".join(paragraphs)
 
 
+def splits(ledger: Iterable[Record]) -> list[str]:
+    """A paragraph on the buckets that became smaller ones: none where all have the size that was asked for."""
+    rows = [[f"bucket {r['what']}", str(r["reason"])] for r in ledger if r["verdict"] == "split"]
+    return ["\n".join(["Split buckets", *(f"  {line}" for line in aligned(rows))])] if rows else []
+
+
 def folds(ledger: Iterable[Record]) -> list[str]:
     """A paragraph on what was computed before any step runs, which all buckets share: none where nothing was decided."""
     merged: dict[tuple[str, str, str], set[int]] = {}
     for record in ledger:
-        if "region" not in record and record["verdict"] != "idle":
+        if "region" not in record and record["verdict"] not in ("idle", "split"):
             key = (str(record["verdict"]).replace("_", " "), _anonymous(record.get("what", "")), _anonymous(record.get("reason", "")))
             merged.setdefault(key, set()).update(int(n) for n in LAYER.findall(str(record.get("what", ""))))
     lines = [
@@ -147,7 +153,7 @@ def describe(region: Region) -> str:
     for verdict, word in (("joined", "fused"), ("refused", "refused")):
         lines = _joins([d for d in region.decisions if d.verdict == verdict], region.loc)
         rows += [[word, line] for line in aligned(lines)]
-    rows += [["schedule", d.reason] for d in region.decisions if d.verdict == "chosen"]
+    rows += [["schedule", d.reason] for d in region.decisions if d.verdict in ("measured", "not_measured", "chosen")]
     for place, group in groupby(
         (d for d in region.decisions if d.verdict in PLACES), key=lambda d: f"{PLACES[d.verdict]}: {_short(d.reason, region.loc)}"
     ):

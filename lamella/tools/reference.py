@@ -1,4 +1,7 @@
-"""Dialects, passes and their docstrings go in; docs/dialects.md and docs/passes.md leave: `python -m lamella.tools.reference [--check]`."""
+"""Dialects and passes, their docstrings and tests go in; docs/dialects.md, docs/passes.md and docs/passes/ leave.
+
+`python -m lamella.tools.reference` writes them, with `--check` it says which are out of date.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -18,6 +22,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.hints import type_repr
 
 from lamella import pipeline, registry
+from lamella.tools.families_page import families_page
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = Path("tests/filecheck")
@@ -111,10 +116,10 @@ def summary(module: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def tests_of(folder: Path, stem: str) -> str:
-    """Links to the FileCheck files of something, those that there are."""
+def tests_of(folder: Path, stem: str, up: str = "../") -> str:
+    """Links to the FileCheck files of something, those that there are; `up` leads from the page to the root."""
     found = sorted((ROOT / TESTS / folder).glob(f"{stem}.mlir")) + sorted((ROOT / TESTS / folder).glob(f"{stem}_*.mlir"))
-    return "".join(f", [{path.name}](../{path.relative_to(ROOT).as_posix()})" for path in found)
+    return "".join(f", [{path.name}]({up}{path.relative_to(ROOT).as_posix()})" for path in found)
 
 
 def dialects_page() -> str:
@@ -143,37 +148,68 @@ def options_table(cls: type[ModulePass]) -> list[str]:
     return [*table(("option", "type", "default"), rows), ""] if rows else []
 
 
-def pass_section(name: str, cls: type[ModulePass]) -> list[str]:
-    """One pass: its contract, its options, where it runs and where it is tested."""
-    source = Path(*cls.__module__.split(".")).with_suffix(".py")
-    folder = source.parts[1]
+def example(path: Path) -> str:
+    """The first case of a FileCheck file: its RUN lines, and all up to the end of the paragraph in which the first function ends."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    closed = next((index for index, line in enumerate(lines) if line == "}"), len(lines))
+    end = next((index for index in range(closed, len(lines)) if lines[index].strip() in ("", "// -----")), len(lines))
+    return "\n".join(lines[:end])
+
+
+def pass_page(name: str) -> str:
+    """The text of docs/passes/NAME.md: a pass's contract, its options, where it runs, and a case of its FileCheck file."""
+    cls = registry.LAMELLA_PASSES[name]()
+    source = Path(*cls.__module__.split("."))
+    source = source.with_suffix(".py") if (ROOT / source).with_suffix(".py").is_file() else source / "__init__.py"
+    folder = Path(source.parts[1])
     stages = [stage.name for stage in pipeline.STAGES if any(spec.name == name for spec in stage.passes)]
-    runs = f"Runs in stage {', '.join(f'`{s}`' for s in stages)}. " if stages else ""
-    lines = [f"## {name}", "", f"{runs}[Source](../{source.as_posix()}){tests_of(Path(folder), name)}.", ""]
-    return [*lines, mlir_blocks(cls.__doc__ or ""), "", *options_table(cls)]
+    runs = f"Runs in stage {', '.join(f'`{s}`' for s in stages)}. " if stages else "Not in the pipeline. "
+    lines = [f"# {name}", "", NOTE, ""]
+    lines += [f"{runs}[Source](../../{source.as_posix()}){tests_of(folder, name, '../../')}. [All passes](../passes.md).", ""]
+    lines += [mlir_blocks(cls.__doc__ or ""), "", *options_table(cls)]
+    test = ROOT / TESTS / folder / f"{name}.mlir"
+    lines += ["## A case of its test", "", f"From [{test.name}](../../{test.relative_to(ROOT).as_posix()}); `lit` runs it.", ""]
+    lines += ["```mlir", example(test), "```"]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def stages_table() -> list[str]:
     """The pipeline: each stage, its passes, and what may remain after it."""
     rows: list[list[str]] = []
     for number, stage in enumerate(pipeline.STAGES, 1):
-        passes = ", ".join(f"[{s.name}](#{s.name})" if s.name in registry.LAMELLA_PASSES else s.name for s in stage.passes)
+        passes = ", ".join(f"[{s.name}](passes/{s.name}.md)" if s.name in registry.LAMELLA_PASSES else s.name for s in stage.passes)
         rows.append([str(number), f"`{stage.name}`", passes, " ".join(f"`{d}`" for d in sorted(stage.legal))])
     return table(("", "stage", "passes", "legal afterwards"), rows)
 
 
+def first_sentence(cls: type[ModulePass]) -> str:
+    """What a pass does, from its docstring."""
+    return sentence(inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0])
+
+
 def passes_page() -> str:
-    """The text of docs/passes.md."""
+    """The text of docs/passes.md: the pipeline, and a line a pass."""
     lines = ["# Passes", "", NOTE, ""]
-    lines += ["The pipeline, and the contract of every pass, from its own docstring. `canonicalize`, `cse` and `dce` are xDSL's.", ""]
+    lines += [
+        "The pipeline. `canonicalize`, `cse` and `dce` are xDSL's; every other pass has a page with its contract, from its own docstring, its",
+        "options, and a case of its test.",
+        "",
+    ]
     lines += [*stages_table(), ""]
     lines += ["One pass over IR text: `lamella-opt FILE -p 'fuse-regions{prologue=false},choose-schedule'`.", ""]
-    for name, lazy in registry.LAMELLA_PASSES.items():
-        lines += pass_section(name, lazy())
+    lines += table(
+        ("pass", "what it does"),
+        ([f"[{name}](passes/{name}.md)", first_sentence(lazy())] for name, lazy in registry.LAMELLA_PASSES.items()),
+    )
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"docs/dialects.md": dialects_page, "docs/passes.md": passes_page}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/dialects.md": dialects_page,
+    "docs/passes.md": passes_page,
+    "docs/families.md": partial(families_page, NOTE),
+    **{f"docs/passes/{name}.md": partial(pass_page, name) for name in registry.LAMELLA_PASSES},
+}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -188,7 +224,14 @@ def main(args: Sequence[str] | None = None) -> int:
             if not path.is_file() or path.read_text(encoding="utf-8") != text:
                 stale.append(name)
             continue
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    for path in sorted((ROOT / "docs" / "passes").glob("*.md")):
+        if path.relative_to(ROOT).as_posix() not in PAGES:
+            if check:
+                stale.append(path.relative_to(ROOT).as_posix())
+            else:
+                path.unlink()
     for name in stale:
         print(f"{name} is out of date: run python -m lamella.tools.reference", file=sys.stderr)
     return 1 if stale else 0

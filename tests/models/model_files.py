@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from lamella.frontends.decoder import source_names, weight_shapes
 from lamella.frontends.gguf import gguf_names
 from lamella.frontends.huggingface import read_config
-from lamella.frontends.llama import source_names, weight_shapes
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

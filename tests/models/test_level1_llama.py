@@ -14,7 +14,7 @@ from lamella.dialects import signature
 from lamella.dialects.attributes import attributes_of
 from lamella.dialects.transformer import KVCacheType, PairRowsOp, RopeTableOp, WeightOp
 from lamella.frontends.config import ModelConfig
-from lamella.frontends.llama import build, source_names, weight_shapes
+from lamella.frontends.decoder import build, source_names, weight_shapes
 from lamella.lowering.body import export_function
 from lamella.runtime.evaluate import evaluate
 from lamella.semantics import IMPLEMENTATIONS

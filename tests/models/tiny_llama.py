@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,12 +13,12 @@ from lamella import pipeline
 from lamella.dialects import signature
 from lamella.dialects.attributes import attributes_of
 from lamella.frontends.config import ModelConfig
-from lamella.frontends.llama import build, source_names, weight_shapes
+from lamella.frontends.decoder import build, source_names, weight_shapes
 from lamella.lowering.body import export_function, handle_name, handles_of, is_handle
 from lamella.pipeline import Options
 from lamella.program import BLOCK, Program, Shape, compile_model
 from lamella.runtime.evaluate import compile_body
-from lamella.runtime.executor import MemoryExecutor, make_executor
+from lamella.runtime.executor import MemoryExecutor, Progress, make_executor
 from lamella.runtime.generate import Session
 from lamella.runtime.manifest import Bucket, Manifest
 from lamella.runtime.memory import BlockAllocator, reserve
@@ -38,7 +38,7 @@ BASE = ModelConfig(
     head_dim=16,
     ffn=200,
     vocabulary=257,
-    rms_eps=1e-5,
+    norm_eps=1e-5,
     rope_theta=10000.0,
     max_positions=CONTEXT,
 )
@@ -67,7 +67,7 @@ def peer(config: ModelConfig) -> LlamaForCausalLM:
         head_dim=config.head_dim,
         hidden_act={"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}[config.activation],
         max_position_embeddings=config.max_positions,
-        rms_norm_eps=config.rms_eps,
+        rms_norm_eps=config.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **config.rope_scaling},
         tie_word_embeddings=config.tied,
         attention_bias=config.attention_bias,
@@ -145,7 +145,7 @@ class StageExecutor(MemoryExecutor):
             out.append(value)
         return out
 
-    def prepare(self, buckets: Sequence[Bucket] | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
         """Nothing is compiled."""
 
     def launch(self, bucket: Bucket) -> None:

@@ -288,6 +288,19 @@ def atomic_case(*, masked: bool) -> Case:
     return Case(b.finish(), (), (expected, found))
 
 
+def last_program_case() -> Case:
+    """Programs store a number each and count themselves; whoever is last adds up all and sets the counter back."""
+    expected = (torch.zeros(1).int(), torch.arange(4).float() + 1, torch.tensor([10.0]))
+    b = builder([], expected)
+    counter, parts, total = b.parameters
+    b.store(parts, b.program_id(0), b.cast(b.add(b.program_id(0), 1), f32))
+    b.barrier()
+    with b.if_(b.eq(b.atomic_add(counter, 0, 1), 10)):
+        b.store(total, 0, b.reduce(b.load(parts, b.arange(4), cache="cg"), "sum", 0))
+        b.store(counter, 0, 0)
+    return Case(b.finish(), (), expected, grid=(4, 1))
+
+
 def atomic_block_case() -> Case:
     expected = 7 + T
     b = builder([T], [expected])
@@ -419,6 +432,7 @@ CONTROL: dict[str, Case] = {
     "atomic": atomic_case(masked=False),
     "atomic_masked": atomic_case(masked=True),
     "atomic_block": atomic_block_case(),
+    "last_program": last_program_case(),
     "loop": loop_case(),
     "loop_stages": loop_case(num_stages=3),
     "loop_unrolled": loop_case(unroll=True),

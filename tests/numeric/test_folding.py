@@ -12,7 +12,7 @@ from xdsl.parser import Parser
 
 from lamella import pipeline, registry
 from lamella.dialects import signature
-from lamella.frontends.llama import build, weight_shapes
+from lamella.frontends.decoder import build, weight_shapes
 from lamella.lowering.body import export_function
 from lamella.lowering.weights import made_weights
 from lamella.runtime.evaluate import evaluate

@@ -12,7 +12,7 @@ import pytest
 from lamella import pipeline
 from lamella.dialects import kernel
 from lamella.dialects.tile import FusedOp, YieldOp
-from lamella.frontends import llama, open_model
+from lamella.frontends import decoder, open_model
 from lamella.lowering.print_triton import print_kernel
 from lamella.passes.registers import registers
 from lamella.pipeline import Options
@@ -38,7 +38,7 @@ def test_the_estimate_of_decode_kernels_is_near_the_assembler(name: str, tmp_pat
     """Within 1.6 times either way, and 16 registers: nearer than that the number of addresses in flight decides."""
     opened = open_model(MODELS / f"{name}.json", random_weights=0)
     options = Options(blocks=128, length=2048, advance=True)
-    module = pipeline.run(llama.build(opened.config, dtype="bf16", block=16), options, until="plan")
+    module = pipeline.run(decoder.build(opened.config, dtype="bf16", block=16), options, until="plan")
     expected = estimates(module)
     program = pipeline.run(module, options, after="plan")
     sources = {op.sym_name.data: print_kernel(op) for op in program.ops if isinstance(op, kernel.FuncOp)}

@@ -1,6 +1,9 @@
 """The benchmarks on a CPU: peers equal transformers, bytes equal a count by hand, every command writes what it measured."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -17,15 +20,18 @@ from benchmarks.configurations import configuration, known_models
 from benchmarks.hugging_face import logits, transformers_model
 from benchmarks.kernels import parts_of, unsafe
 from benchmarks.peers import PeerModel, PeerStep
+from benchmarks.results import Report
+from benchmarks.settings import Settings
 from benchmarks.timing import measure, stream_rate
 from benchmarks.traffic import launch_traffic, step_flops, step_traffic
 from lamella.checkpoints import RandomSource
 from lamella.frontends import ModelConfig, open_model
-from lamella.frontends.llama import weight_shapes
+from lamella.frontends.decoder import weight_shapes
 from lamella.program import Shape, compile_model
 from lamella.runtime.manifest import Manifest
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -109,12 +115,11 @@ def test_bytes_of_launches_equal_a_count_by_hand() -> None:
 
     ffn = next(x for x in bucket.launches if any(r.name.startswith("layers.0.ffn.gate_proj") for r in x.args))
     assert launch_traffic(manifest, bucket, ffn, 30) == 2 * (96 + 2 * 200 * 96 + 200)
-    # One query row; one key and one value of 2 heads a token of context; the result or, where the context is split, acc, max and sum of
+    # One query row; one key and one value of 2 heads a token of context; the result and, where the context is split, acc, max and sum of
     # each part; the entries of the block table that 30 tokens fill, query_start and the length.
     attend = next(x for x in bucket.launches if manifest.kernels[x.kernel].sources[0].startswith("attend"))
     parts = [r.shape[2] * 6 * (16 + 2) * 4 for r in attend.args if len(r.shape) == 4]
-    made = parts[0] if parts else 96 * 2
-    assert launch_traffic(manifest, bucket, attend, 30) == 96 * 2 + 30 * 2 * 32 * 2 + made + 4 * (2 + 2 + 1)
+    assert launch_traffic(manifest, bucket, attend, 30) == 96 * 2 + 30 * 2 * 32 * 2 + sum(parts) + 96 * 2 + 4 * (2 + 2 + 1)
     # A row of the embedding, a row of angles, their copies, and integers: token, position, query_start, one entry of the block table, logit
     # row, 2 results.
     assert moved("slots") == 2 * 96 * 2 + 2 * 16 * 4 + 4 * (1 + 1 + 2 + 1 + 1 + 2)
@@ -210,6 +215,60 @@ def test_kernels_command(tmp_path: Path) -> None:
     assert found["sum_of_kernels_us"] == pytest.approx(sum(row["us"] * row["launches_a_step"] for row in found["rows"]))
     weights = sum(prod(w.shape) for w in manifest.weights.values()) * 4
     assert sum(row["weights_mb"] for row in found["rows"]) * 1e6 == pytest.approx(weights)
+
+
+def test_compile_command_needs_neither_weights_nor_gpu(tmp_path: Path) -> None:
+    # A process of its own: this one may interpret, and then compiles nothing.
+    output = tmp_path / "result.json"
+    command = [sys.executable, "-m", "benchmarks", "compile", "--config", "tiny", "--layers", "1", "--tokens", "1", "--max-context", "64"]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [*command, "--device", "cpu", "-o", str(output)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(output.read_text())
+    cold, warm = found["rows"]
+    assert (cold["name"], warm["name"]) == ("cold", "warm") and cold["compiled"] == cold["kernels"] > 5 and warm["compiled"] == 0
+    assert cold["seconds"] == pytest.approx(cold["passes_seconds"] + cold["kernels_seconds"])
+    assert found["cores"] == os.cpu_count() and found["tokens"] == [1] and found["config"] == "tiny with 1 layers"
+
+
+def test_start_command(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, "start", "--config", "tiny", "--max-context", "64", "--repetitions", "1", "--tokens", "8,20")
+    assert [(row["name"], row["tokens"]) for row in found["rows"]] == [
+        ("lamella", 8),
+        ("lamella", 20),
+        ("hf-generate", 8),
+        ("hf-generate", 20),
+    ]
+    assert all(row["ratio"] == pytest.approx(row["ms"] / ours["ms"]) for row, ours in zip(found["rows"][2:], found["rows"], strict=False))
+    assert found["memory"]["predicted_bytes"] == sum(found["memory"]["pools"].values()) > found["memory"]["pools"]["weights"] > 0
+    assert {"compile", "load"} <= set(found["load_seconds"])
+
+
+def test_all_command_puts_every_benchmark_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_nothing(settings: Settings, **_: Any) -> Report:
+        report = Report("compile", settings.device, {"config": settings.name})
+        report.add(name="cold", seconds=2.0)
+        report.add(name="warm", seconds=1.0)
+        return report
+
+    def broken(*_: Any, **__: Any) -> Report:
+        raise RuntimeError("no clock\nat all")
+
+    monkeypatch.setattr("benchmarks.everything.compile_time", compile_nothing)
+    monkeypatch.setattr("benchmarks.everything.kernels", broken)
+    arguments = ("all", *SHORT, "--context", "20", "--batches", "1,2", "--prompts", "8", "--prefill-steps", "1")
+    found, _ = run(tmp_path, *arguments, "--peers", "eager,hf-generate")
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["compile", "start", "kernels", "decode, batch 1", "decode, batch 2", "prefill, 8 tokens"]
+    assert rows["compile"]["cold_seconds"] == 2 and rows["kernels"]["error"] == "RuntimeError: no clock"
+    assert [s["section"] for s in found["sections"]] == [name for name in rows if name != "kernels"]
+    inside = {s["section"]: [row["name"] for row in s["rows"]] for s in found["sections"]}
+    assert inside["decode, batch 1"] == ["lamella", "eager", "hf-generate"] and inside["decode, batch 2"] == ["lamella", "eager"]
+    assert rows["prefill, 8 tokens"]["ratio"] == found["sections"][-1]["ratio"] > 0
+    late, text = run(tmp_path, *arguments, "--limit", "0", code=2)
+    assert all(row["error"].startswith("not run") for row in late["rows"]) and "error: no benchmark ran" in text
 
 
 def test_accuracy_command(tmp_path: Path) -> None:

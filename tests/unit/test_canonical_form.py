@@ -24,7 +24,7 @@ from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.transformer import LinearOp, SliceColumnsOp, WeightOp
 from lamella.frontends.config import ModelConfig
-from lamella.frontends.llama import build
+from lamella.frontends.decoder import build
 from lamella.lowering.print_triton import print_kernel
 from lamella.passes.canonical_order import commutes
 from lamella.pipeline import Options
@@ -38,7 +38,7 @@ CONFIG = ModelConfig(
     head_dim=16,
     ffn=200,
     vocabulary=257,
-    rms_eps=1e-5,
+    norm_eps=1e-5,
     rope_theta=10000.0,
     max_positions=128,
     attention_bias=True,

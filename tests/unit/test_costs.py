@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from lamella import registry
+from lamella import api, registry
 from lamella.errors import ManifestError
 from lamella.runtime.manifest import Bucket, Launch, Manifest
 from lamella.runtime.memory import reserve
-from lamella.tools.costs import SHAPES, Cost, context_of, flops, infer, launch_cost, pairs, pools, step_cost
+from lamella.tools.costs import SHAPES, Cost, context_of, flops, infer, launch_cost, pairs, pools, size_of, step_cost
 from tests.unit import tiny_program
 
 # One layer, f32: hidden 8, 2 heads on 1 of 4, vocabulary 11, blocks of 4 tokens, 8 blocks a sequence.
@@ -120,6 +120,18 @@ def test_partials_of_attention() -> None:
     body = {"args": 5, "ops": [["tile.attend_partial", [0, 1, 2, 3, 4], attributes, [5, 6, 7]], ["tile.attend_merge", [5, 6, 7], {}, [8]]]}
     values = infer(body, [("bf16", (2, 32)), ("bf16", (1, 2, 2, 16, 8)), ("i32", (2, 4)), ("i32", (3,)), ("i32", (2,))])
     assert [values[i] for i in (5, 6, 7, 8)] == [("f32", (2, 4, 3, 8)), ("f32", (2, 4, 3)), ("f32", (2, 4, 3)), ("f32", (2, 32))]
+
+
+def test_a_decode_step_moves_little_but_weights_cache_and_logits() -> None:
+    """Llama-3.2-1B, one token at a context of 1000: within 3 % of what the mathematics needs."""
+    program = api.compile("benchmarks/models/llama-3.2-1b.json", random_weights=0, buckets=[1], max_context=2048, keep_ir=False)
+    assert program.manifest is not None
+    manifest = program.manifest
+    weights = sum(size_of((w.dtype, w.shape)) for w in manifest.weights.values())
+    cache, logits = 1000 * 16 * 2 * 8 * 64 * 2, 2 * 128256 * 4
+    moved = step_cost(manifest, manifest.buckets[0], 1000).bytes
+    assert weights + cache + logits <= 1.001 * moved
+    assert moved <= 1.03 * (weights + cache + logits)
 
 
 def test_every_op_that_computes_has_a_rule() -> None:

@@ -1,5 +1,10 @@
 """The cuda executor on hand-written kernel files: graphs and single launches agree, and capturing changes nothing."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,3 +60,47 @@ def test_steps_feed_each_other_and_capture_leaves_inputs_alone(graphs: bool, ear
             assert made.output(bucket, "out").tolist() == [2.0 * (i + step) for i in range(ROWS)]
         assert x.tolist() == [float(i + 3) for i in range(ROWS)]
     assert not any(cache.isnan().any() for cache in made.caches)
+
+
+START = """
+import json, sys
+from pathlib import Path
+from triton import knobs
+import lamella
+from lamella.program import Shape
+from lamella.runtime import compile_kernels
+
+events, compiled = [], []
+if sys.argv[2] == "serial":
+    compile_kernels.MAX_WORKERS = 1
+else:
+    # What this process compiles itself, rather than finds, was not what a worker had compiled.
+    knobs.compilation.listener = lambda *, cache_hit, **_: events.append(cache_hit)
+model = lamella.load(
+    Path(sys.argv[1]), random_weights=0, device="cuda", dtype="float32", max_context=64, buckets=[Shape.decode(), Shape.prefill(20)],
+    kernel_progress=lambda done, total, name: compiled.append(name),
+)
+ids = model.generate(list(range(3, 15)), max_new_tokens=20, ignore_eos=True).output_ids
+print(json.dumps({"compiled": sorted(compiled), "kernels": sorted(model.program.kernels), "missed": events.count(False), "ids": ids}))
+"""
+
+
+def start(cache: Path, mode: str) -> dict[str, Any]:
+    """A process that loads a tiny model and generates, with Triton's cache in a folder."""
+    root = Path(__file__).resolve().parents[2]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", START, str(root / "benchmarks/models/tiny.json"), mode]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.gpu
+def test_kernels_compile_in_workers_and_a_second_start_compiles_none(tmp_path: Path) -> None:
+    cold = start(tmp_path / "parallel", "parallel")
+    assert cold["compiled"] == cold["kernels"] and cold["missed"] == 0
+    warm = start(tmp_path / "parallel", "parallel")
+    assert warm["compiled"] == [] and warm["missed"] == 0
+    serial = start(tmp_path / "serial", "serial")
+    assert serial["compiled"] == serial["kernels"]
+    assert cold["ids"] == warm["ids"] == serial["ids"] and len(cold["ids"]) == 20

@@ -14,7 +14,7 @@ import pytest
 from lamella.tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ANYTHING = "…"
 
 
@@ -57,22 +57,41 @@ def test_generated_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_stale_page_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, page in reference.PAGES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(page(), encoding="utf-8")
     (tmp_path / "docs" / "passes.md").write_text("# Passes\n", encoding="utf-8")
+    (tmp_path / "docs" / "passes" / "gone.md").write_text("# gone\n", encoding="utf-8")
     texts = {name: page() for name, page in reference.PAGES.items()}
     monkeypatch.setattr(reference, "ROOT", tmp_path)
     monkeypatch.setattr(reference, "PAGES", {name: lambda text=text: text for name, text in texts.items()})
     assert reference.main(["--check"]) == 1
-    assert capsys.readouterr().err == "docs/passes.md is out of date: run python -m lamella.tools.reference\n"
+    stale = [line.partition(" ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert stale == ["docs/passes.md", "docs/passes/gone.md"]
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
+    assert not (tmp_path / "docs" / "passes" / "gone.md").exists()
 
 
 def test_every_op_and_pass_is_in_the_reference() -> None:
     from lamella import registry
 
-    dialects, passes = reference.dialects_page(), reference.passes_page()
+    dialects, index = reference.dialects_page(), reference.passes_page()
     assert [op.name for factory in registry.DIALECTS.values() for op in factory().operations if f"| `{op.name}` |" not in dialects] == []
-    assert [name for name in registry.LAMELLA_PASSES if f"\n## {name}\n" not in passes] == []
+    assert [name for name in registry.LAMELLA_PASSES if f"\n| [{name}](passes/{name}.md) | " not in index] == []
+
+
+def test_every_pass_has_a_page_with_its_contract_and_a_case_of_its_test() -> None:
+    from lamella import registry
+
+    for name in registry.LAMELLA_PASSES:
+        page = (ROOT / "docs" / "passes" / f"{name}.md").read_text(encoding="utf-8")
+        case = page.split("## A case of its test")[1]
+        assert page.startswith(f"# {name}\n"), name
+        assert "// RUN: lamella-opt %s" in case, name
+        assert "// CHECK" in case, name
+        (test,) = (ROOT / "tests" / "filecheck").glob(f"[lp]*/{name}.mlir")
+        block = case.split("```mlir\n")[1].removesuffix("```\n")
+        assert test.read_text(encoding="utf-8").startswith(block.rstrip("\n")), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -16,7 +16,7 @@ from lamella.dialects.attributes import attributes_of, shape_of
 from lamella.dialects.host import WeightOp
 from lamella.errors import PassError
 from lamella.frontends.config import ModelConfig
-from lamella.frontends.llama import build
+from lamella.frontends.decoder import build
 from lamella.lowering.body import export_function, handles_of
 from lamella.lowering.manifest import export_manifest
 from lamella.runtime.evaluate import evaluate

@@ -22,9 +22,10 @@ from lamella.errors import (
     UnknownArchitectureError,
 )
 from lamella.frontends import GenerationDefaults, open_model
+from lamella.frontends.decoder import source_names, weight_shapes
 from lamella.frontends.gguf import gguf_names
-from lamella.frontends.huggingface import ACTIVATIONS, read_config
-from lamella.frontends.llama import source_names, weight_shapes
+from lamella.frontends.huggingface import read_config
+from lamella.frontends.parts import ACTIVATIONS
 from lamella.semantics.rope import inverse_frequencies
 
 CONFIG: dict[str, Any] = {
@@ -122,7 +123,7 @@ def test_a_folder_opens(tmp_path: Path) -> None:
     model = open_model(tmp_path)
     config = model.config
     assert (config.family, config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim) == ("llama", 2, 64, 4, 2, 16)
-    assert (config.ffn, config.vocabulary, config.rms_eps, config.rope_theta, config.rope_scaling) == (96, 50, 1e-5, 10000.0, {})
+    assert (config.ffn, config.vocabulary, config.norm_eps, config.rope_theta, config.rope_scaling) == (96, 50, 1e-5, 10000.0, {})
     assert (config.rotary, config.rope_style, config.tied, config.activation) == (16, "half", False, "silu")
     assert (config.max_positions, config.eos, config.bos, config.dtype) == (128, (2, 3), 1, "bf16")
     assert isinstance(model.source, SafetensorsSource)
@@ -172,7 +173,7 @@ def test_configurations_agree_with_transformers(tmp_path: Path) -> None:
     reference = transformers.LlamaConfig(vocab_size=11, hidden_size=24, num_attention_heads=6, num_hidden_layers=1, intermediate_size=40)
     reference.save_pretrained(tmp_path)
     config, _ = read_config(tmp_path / "config.json")
-    assert (config.kv_heads, config.head_dim, config.rms_eps) == (6, 4, reference.rms_norm_eps)
+    assert (config.kv_heads, config.head_dim, config.norm_eps) == (6, 4, reference.rms_norm_eps)
     assert (config.max_positions, config.tied) == (reference.max_position_embeddings, reference.tie_word_embeddings)
     assert config.rope_theta == reference.rope_parameters["rope_theta"]
     assert (config.eos, config.bos) == ((reference.eos_token_id,), reference.bos_token_id)
@@ -184,14 +185,36 @@ def test_every_activation_has_an_op() -> None:
     assert set(ACTIVATIONS.values()) <= set(UNARY)
 
 
-def test_mistral_without_a_window_is_a_llama(tmp_path: Path) -> None:
+def test_windows_of_mistral(tmp_path: Path) -> None:
     mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
-    write_model(tmp_path, **mistral, sliding_window=128)
-    assert open_model(tmp_path).config.family == "llama"
-    write_config(tmp_path, **mistral, sliding_window=64)
-    refusal(ConfigError, tmp_path, "sliding_window", "at least max_position_embeddings (128)", "got 64")
-    write_config(tmp_path, **mistral, max_position_embeddings=8192)
-    refusal(ConfigError, tmp_path, "sliding_window", "got 4096")
+    for given, expected in ({"sliding_window": 64}, 64), ({}, 4096):
+        write_model(tmp_path, **mistral, **given)
+        config = open_model(tmp_path).config
+        assert (config.family, [kind.window for kind in config.layer_kinds]) == ("mistral", [expected] * config.layers)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, **mistral, "sliding_window": None}))
+    assert {kind.window for kind in open_model(tmp_path).config.layer_kinds} == {0}
+    write_config(tmp_path, **mistral, sliding_window=-3)
+    refusal(ConfigError, tmp_path, "sliding_window", "a positive integer", "got -3")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("alibi", True, "false"),
+        ("attention_sinks", 4, "0"),
+        ("sliding_window", 4096, "null"),
+        ("layer_types", ["full_attention", "sliding_attention"], "full_attention"),
+        ("use_qk_norm", True, "false"),
+        ("attn_logit_softcapping", 30.0, "null"),
+        ("logit_scale", 0.5, "1"),
+        ("num_local_experts", 8, "0"),
+        ("position_embedding_type", "alibi", '"rotary"'),
+    ],
+)
+def test_fields_that_change_the_mathematics_are_never_ignored(tmp_path: Path, field: str, value: Any, expected: str) -> None:
+    write_config(tmp_path, **{field: value})
+    refusal(ConfigError, tmp_path, "config.json", field, f"expected {expected}", "llama")
 
 
 def test_generation_defaults(tmp_path: Path) -> None:
@@ -295,7 +318,7 @@ def test_unknown_architecture(tmp_path: Path) -> None:
     write_config(tmp_path, architectures=["LLamaForCausalLM"])
     refusal(UnknownArchitectureError, tmp_path, "unknown architecture LLamaForCausalLM", "nearest: LlamaForCausalLM")
     write_config(tmp_path, architectures=["Zzz"])
-    refusal(UnknownArchitectureError, tmp_path, "Zzz", "LlamaForCausalLM, MistralForCausalLM")
+    refusal(UnknownArchitectureError, tmp_path, "Zzz", "known model types: ", "llama, mistral")
     write_config(tmp_path, architectures=None, model_type="lama")
     refusal(UnknownArchitectureError, tmp_path, "unknown model type lama", "nearest: llama")
     write_config(tmp_path, architectures=None, model_type=None)
@@ -321,7 +344,11 @@ def test_unknown_architecture(tmp_path: Path) -> None:
         ({"tie_word_embeddings": "yes"}, ("tie_word_embeddings", "true or false")),
         ({"eos_token_id": [2, "x"]}, ("eos_token_id",)),
         ({"hidden_act": "gelu_pytorch_tan"}, ("hidden_act", "nearest: gelu_pytorch_tanh")),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ("rope_scaling", "unknown RoPE scaling yarn", "linear, llama3")),
+        ({"rope_scaling": {"rope_type": "yarm", "factor": 4.0}}, ("rope_scaling", "unknown RoPE scaling yarm", "nearest: yarn")),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
+            ("short_factor", "expected 8 positive numbers", "got 1 values"),
+        ),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ("rope_scaling", "low_freq_factor is missing")),
         ({"rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}}, ("low_freq_factor is not below",)),
         ({"rope_scaling": 4}, ("rope_scaling", "a JSON object")),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from lamella import registry
 from lamella.dialects.tile import FusedOp, ScatterOp
 from lamella.passes.in_place import misalignment, read_beside_update, updated_argument
+from lamella.program import Program, Shape, compile_model
+from lamella.runtime.executor import make_executor
+from lamella.runtime.generate import Session
+from lamella.runtime.manifest import Launch
+from lamella.runtime.weights import load_weights
+from tests.models.tiny_llama import CONTEXT, SMALL, Tensors, peer, text, weights_of
 
 X, W, N, S = "tensor<4x8xf32>", "tensor<8x8xf32>", "tensor<4xi32>", "tensor<4x1xf32>"
 CACHE = "tensor<?x2x2x16x4xf32>"
@@ -209,3 +216,33 @@ def test_the_old_cache_must_not_be_read_beside_its_update() -> None:
     assert read_beside_update(old.body.block.args[1]) is old.terminator
     forked = region([X, CACHE, N], SCATTER.replace("into %k", "into %1"), [("%v", CACHE), ("%k", CACHE)])
     assert isinstance(read_beside_update(forked.body.block.args[1]), ScatterOp)
+
+
+def overwriting(program: Program) -> list[list[Launch]]:
+    """The launches of each bucket that write to the arena over what they read there."""
+    assert program.manifest is not None
+    kernels = program.manifest.kernels
+
+    def overwrites(launch: Launch) -> bool:
+        inputs = kernels[launch.kernel].inputs
+        return any(ref.pool == "arena" and ref in launch.args[:inputs] for ref in launch.args[inputs:])
+
+    return [[launch for launch in bucket.launches if overwrites(launch)] for bucket in program.manifest.buckets]
+
+
+def test_without_the_pass_nothing_is_in_place_and_everything_is_computed_alike() -> None:
+    shapes = [Shape.decode(), Shape(16, 1, 16, 16)]
+    weights = weights_of(SMALL, peer(SMALL))
+    ids = text(13, 4, SMALL.vocabulary)
+    found: list[tuple[torch.Tensor, list[int]]] = []
+    for skip in ((), ("in-place",)):
+        program = compile_model(SMALL, shapes, dtype="f32", max_context=CONTEXT, kernels=False, verify_each=True, skip=skip)
+        assert program.manifest is not None
+        # All residuals but the one whose region also makes the next layer's norm: that reads the sum again.
+        residuals = [] if skip else ["layers.0.attn", "layers.1.attn", "layers.1.ffn"]
+        assert [[launch.loc for launch in launches] for launches in overwriting(program)] == [residuals, residuals]
+        executor = make_executor(program.manifest, load_weights(program.manifest, Tensors(weights)), executor="reference")
+        session = Session(executor)
+        found.append((session.forward_logits(ids), list(session.stream(ids, 5, ignore_eos=True))))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=0)
+    assert found[1][1] == found[0][1]

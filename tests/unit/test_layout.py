@@ -24,7 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "tokenizer": {"errors"},
     "dialects": {"errors"},
     "registry": {"errors"},
-    "frontends": {"errors", "dialects", "checkpoints", "tokenizer"},
+    "frontends": {"errors", "registry", "dialects", "checkpoints", "tokenizer"},
     "passes": {"errors", "dialects"},
     "lowering": {"errors", "dialects", "passes", "runtime.manifest"},
     "runtime": {"errors", "semantics", "checkpoints"},
@@ -41,6 +41,17 @@ ARROWS: dict[str, set[str]] = {
         "runtime.manifest",
         "registry",
     },
+    "region_programs": {
+        "errors",
+        "pipeline",
+        "program",
+        "dialects",
+        "frontends",
+        "passes",
+        "lowering",
+        "runtime.manifest",
+        "registry",
+    },
     "tools": {
         "errors",
         "registry",
@@ -53,6 +64,10 @@ ARROWS: dict[str, set[str]] = {
         "passes.check_coalescing",
         "passes.device",
         "passes.fusion_questions",
+        "passes.tuning",
+        "semantics",
+        "program",
+        "region_programs",
     },
 }
 NO_TORCH = ("dialects", "passes", "lowering", "registry", "pipeline", "verification", "output", "errors")

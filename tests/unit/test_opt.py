@@ -11,8 +11,8 @@ from xdsl.passes import ModulePass
 
 from lamella import pipeline, registry
 from lamella.errors import IRError, LamellaError, PassError
+from lamella.frontends.decoder import build
 from lamella.frontends.huggingface import read_config
-from lamella.frontends.llama import build
 from lamella.pipeline import Options, Stage
 from lamella.tools.opt import main
 from lamella.verification import name_of, verify, verify_dominance, verify_legality

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import FunctionType, IndexType, IntegerAttr, MemRefTy
 from xdsl.ir import Block, Region, SSAValue
 
 from lamella.dialects.host import LaunchOp
-from lamella.errors import IRError
+from lamella.errors import IRError, PlanError
 from lamella.passes.check_plan import check_plan
 from lamella.passes.live_ranges import dead_ranges, live_ranges, offset_of
 from lamella.passes.plan_memory import STRATEGIES, PlanMemory, aligned, max_live, place
@@ -111,6 +111,30 @@ def test_plans_of_random_programs_are_sound_and_within_their_bounds(buffers: lis
     assert figures.max_live <= max_live(ranges) <= figures.arena <= figures.buffers
     assert figures.buffers == sum(aligned(4 * b.size) for b in buffers)
     assert figures.arena == min(place(ranges, order)[1] for order in STRATEGIES.values())
+
+
+@given(programs(), st.integers(1, 16))
+def test_a_limit_is_kept_or_refused(buffers: list[Buffer], units: int) -> None:
+    """Refused means: no order that was tried fits, and none could where the limit is below what is live at once."""
+    limit = 256 * units
+    ranges = live_ranges(build(buffers)[1])
+    module, function = build(buffers)
+    try:
+        PlanMemory(max_arena=limit).apply(Context(), module)
+    except PlanError as error:
+        assert limit < error.arena <= min(place(ranges, order)[1] for order in STRATEGIES.values())
+        assert f"{max_live(ranges)} of them live at once" in str(error)
+        return
+    figures = check_plan(function, limit)
+    assert figures.arena <= limit
+    assert not clobbered(function, figures.arena)
+
+
+def test_the_checker_holds_the_arena_to_the_limit() -> None:
+    _, function = planned([Buffer(64, 0, (2,)), Buffer(64, 1, (2,))])
+    assert check_plan(function, 512).arena == 512
+    with pytest.raises(IRError, match="the arena has 512 bytes, expected at most 511, its limit"):
+        check_plan(function, 511)
 
 
 @given(programs(), st.data())

@@ -185,8 +185,8 @@ def test_inverse_frequencies_are_those_of_transformers(scaling):
 
 
 def test_an_unknown_scaling_is_named():
-    with pytest.raises(ValueError, match="yarn"):
-        inverse_frequencies(64, 10000.0, {"rope_type": "yarn", "factor": 2.0})
+    with pytest.raises(ValueError, match="yarm"):
+        inverse_frequencies(64, 10000.0, {"rope_type": "yarm", "factor": 2.0})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

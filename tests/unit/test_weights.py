@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from lamella.checkpoints import RandomSource
 from lamella.errors import ManifestError, OutputError, TensorError
 from lamella.frontends.config import ModelConfig
-from lamella.frontends.llama import weight_shapes
+from lamella.frontends.decoder import weight_shapes
 from lamella.program import Shape, compile_model
 from lamella.runtime.evaluate import evaluate
 from lamella.runtime.manifest import Manifest, WeightSpec
@@ -231,7 +231,7 @@ import random, sys, time
 from pathlib import Path
 import torch
 from lamella.checkpoints import RandomSource
-from lamella.frontends.llama import weight_shapes
+from lamella.frontends.decoder import weight_shapes
 from lamella.runtime.manifest import load
 from lamella.runtime.weight_cache import WeightCache
 from lamella.runtime.weights import load_weights

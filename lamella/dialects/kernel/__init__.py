@@ -43,7 +43,7 @@ from lamella.dialects.kernel.arithmetic import (
     WhereOp,
     XorOp,
 )
-from lamella.dialects.kernel.control import ForOp, IfOp, LaunchDependentsOp, WaitPrerequisitesOp, YieldOp
+from lamella.dialects.kernel.control import BarrierOp, ForOp, IfOp, LaunchDependentsOp, WaitPrerequisitesOp, YieldOp
 from lamella.dialects.kernel.function import FuncOp, NumProgramsOp, ProgramIdOp, ReturnOp
 from lamella.dialects.kernel.memory import AtomicAddOp, LoadOp, StoreOp
 from lamella.dialects.kernel.reduction import DotOp, ReduceOp
@@ -95,6 +95,7 @@ Kernel = Dialect(
         YieldOp,
         ForOp,
         IfOp,
+        BarrierOp,
         LaunchDependentsOp,
         WaitPrerequisitesOp,
         FuncOp,
@@ -123,6 +124,7 @@ __all__ = [
     "AndOp",
     "ArangeOp",
     "AtomicAddOp",
+    "BarrierOp",
     "BitcastOp",
     "BroadcastToOp",
     "CastOp",

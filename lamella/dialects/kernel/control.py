@@ -185,6 +185,18 @@ class IfOp(IRDLOperation):
 
 
 @irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """All threads of a program meet: what each of them stored before comes before what any of them does after."""
+
+    name = "kernel.barrier"
+
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
 class LaunchDependentsOp(IRDLOperation):
     """Programmatic dependent launch: the next kernel of the stream may start. Runs only where the launch asks for PDL."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -71,7 +71,11 @@ def _verify_word(op: IRDLOperation, role: str, word: StringAttr | None, known: t
 
 @irdl_op_definition
 class LoadOp(IRDLOperation):
-    """`pointer[offsets]`, and `other` where the mask is false (a mask always has an `other`)."""
+    """`pointer[offsets]`, and `other` where the mask is false (a mask always has an `other`).
+
+    `settled` promises that the mask leaves only elements that no launch of the step writes, though it may write others behind the
+    pointer: the load need not wait for the launches before (`dependent-launch`).
+    """
 
     name = "kernel.load"
 
@@ -81,6 +85,7 @@ class LoadOp(IRDLOperation):
     other = opt_operand_def()
     eviction = opt_prop_def(StringAttr)
     cache = opt_prop_def(StringAttr)
+    settled = opt_prop_def(UnitAttr)
     result = result_def()
 
     traits = traits_def(MemoryReadEffect())
@@ -99,12 +104,14 @@ class LoadOp(IRDLOperation):
         *,
         eviction: str | None = None,
         cache: str | None = None,
+        settled: bool = False,
     ) -> None:
         super().__init__(
             operands=[pointer, offsets, [mask] if mask is not None else [], [other] if other is not None else []],
             properties={
                 "eviction": StringAttr(eviction) if eviction else None,
                 "cache": StringAttr(cache) if cache else None,
+                "settled": UnitAttr() if settled else None,
             },
             result_types=[block_type(shape(offsets), element_type(pointer.type))],
         )
@@ -114,6 +121,8 @@ class LoadOp(IRDLOperation):
         verify_result(self, block_type(sizes, element_type(self.pointer.type)))
         if (self.mask is None) != (self.other is None):
             raise VerifyException(f"{subject(self)}: has a mask or an other value alone, expected both or neither")
+        if self.settled is not None and self.mask is None:
+            raise VerifyException(f"{subject(self)}: is settled without a mask, expected one that leaves out what the step writes")
         if self.other is not None:
             _verify_stored(self, "other", self.other)
         _verify_policies(self, LOAD_CACHES)

@@ -2,9 +2,9 @@
 
 from xdsl.ir import Dialect
 
-from lamella.dialects.tile.attend import AttendMergeOp, AttendOp, AttendPartialOp
+from lamella.dialects.tile.attend import ArrivalsOp, AttendMergeOp, AttendOp, AttendPartialOp
 from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
-from lamella.dialects.tile.movement import GatherOp, RotateOp, ScatterOp, SlotsOp
+from lamella.dialects.tile.movement import GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp
 from lamella.dialects.tile.sample import SampleOp, SampleTopOp, TopPartialOp
 from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractOp, MapOp, ReduceOp
 
@@ -17,11 +17,13 @@ Tile = Dialect(
         ReduceOp,
         ContractOp,
         GatherOp,
+        ReshapeOp,
         SlotsOp,
         ScatterOp,
         RotateOp,
         AttendOp,
         AttendPartialOp,
+        ArrivalsOp,
         AttendMergeOp,
         SampleOp,
         TopPartialOp,
@@ -33,6 +35,7 @@ Tile = Dialect(
 )
 
 __all__ = [
+    "ArrivalsOp",
     "AttendMergeOp",
     "AttendOp",
     "AttendPartialOp",
@@ -44,6 +47,7 @@ __all__ = [
     "LedgerEntryAttr",
     "MapOp",
     "ReduceOp",
+    "ReshapeOp",
     "RotateOp",
     "SampleOp",
     "SampleTopOp",

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import Float32Type, FloatAttr, IntegerAttr, StringAttr, TensorType, f32, f64, i64
+from xdsl.dialects.builtin import Float32Type, FloatAttr, IntegerAttr, StringAttr, TensorType, f32, f64, i32, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, irdl_op_definition, operand_def, opt_attr_def, prop_def, result_def, traits_def
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_attr_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.messages import subject
 from lamella.dialects.tile.structured import loc_attribute
 
 
+def _verify_modifiers(op: AttendOp | AttendPartialOp) -> None:
+    if op.window is not None and op.window.value.data < 1:
+        raise VerifyException(f"{subject(op)}: window is {op.window.value.data}, expected a positive number of positions")
+    if op.score_cap is not None and not op.score_cap.value.data > 0:
+        raise VerifyException(f"{subject(op)}: score_cap is {op.score_cap.value.data:g}, expected a positive number")
+
+
 def _verify_operands(op: AttendOp | AttendPartialOp) -> None:
+    _verify_modifiers(op)
     heads, kv_heads, dim = op.heads.value.data, op.kv_heads.value.data, op.head_dim.value.data
     if heads % kv_heads:
         raise VerifyException(f"{subject(op)}: {heads} heads cannot share {kv_heads} key/value heads evenly")
@@ -34,7 +53,8 @@ class AttendOp(IRDLOperation):
     """softmax(scale q kᵀ) v of each query over its sequence's cached positions up to its own, in float32: [N,H*D].
 
     Sequence b owns tokens query_start[b] to query_start[b+1] and context_len[b] cached positions, its own included; block_table[b]
-    names its blocks. Attention Is All You Need, arXiv 1706.03762; paged as in vLLM, arXiv 2309.06180.
+    names its blocks. With a `window` a query sees that many positions, its own the last; with a `score_cap` c a score s becomes
+    c·tanh(s / c). Attention Is All You Need, arXiv 1706.03762; paged as in vLLM, arXiv 2309.06180.
     """
 
     name = "tile.attend"
@@ -48,6 +68,8 @@ class AttendOp(IRDLOperation):
     kv_heads = prop_def(IntegerAttr)
     head_dim = prop_def(IntegerAttr)
     scale = prop_def(FloatAttr)
+    window = opt_prop_def(IntegerAttr)
+    score_cap = opt_prop_def(FloatAttr)
     result = result_def(TensorType.constr(Float32Type()))
 
     loc = opt_attr_def(StringAttr)
@@ -71,6 +93,8 @@ class AttendOp(IRDLOperation):
         kv_heads: int,
         head_dim: int,
         scale: float,
+        window: int = 0,
+        score_cap: float = 0.0,
         loc: str | None = None,
     ) -> None:
         super().__init__(
@@ -80,6 +104,8 @@ class AttendOp(IRDLOperation):
                 "kv_heads": IntegerAttr(kv_heads, i64),
                 "head_dim": IntegerAttr(head_dim, i64),
                 "scale": FloatAttr(scale, f64),
+                "window": IntegerAttr(window, i64) if window else None,
+                "score_cap": FloatAttr(score_cap, f64) if score_cap else None,
             },
             result_types=[TensorType(f32, shape_of(q))],
             attributes=loc_attribute(loc),
@@ -95,7 +121,8 @@ class AttendOp(IRDLOperation):
 class AttendPartialOp(IRDLOperation):
     """Attention over each of P = `splits` chunks of a sequence's context, not yet normalized (Flash-Decoding).
 
-    Chunk p of a sequence holds ceil(ceil(context_len / P) / T) * T positions, T = `tile`. Results: acc[N,H,P,D] = sum of exp(s - m) v,
+    Chunk p of a sequence holds ceil(ceil(context_len / P) / T) * T positions, T = `tile`; with a `window` only the positions that some
+    query of the sequence sees are cut in chunks, from a multiple of T on. Results: acc[N,H,P,D] = sum of exp(s - m) v,
     max[N,H,P] = m and sum[N,H,P] = sum of exp(s - m); a chunk without positions has m = -inf and zeros.
     """
 
@@ -110,6 +137,8 @@ class AttendPartialOp(IRDLOperation):
     kv_heads = prop_def(IntegerAttr)
     head_dim = prop_def(IntegerAttr)
     scale = prop_def(FloatAttr)
+    window = opt_prop_def(IntegerAttr)
+    score_cap = opt_prop_def(FloatAttr)
     splits = prop_def(IntegerAttr)
     tile = prop_def(IntegerAttr)
     acc = result_def(TensorType.constr(Float32Type()))
@@ -136,6 +165,8 @@ class AttendPartialOp(IRDLOperation):
                 "kv_heads": attend.kv_heads,
                 "head_dim": attend.head_dim,
                 "scale": attend.scale,
+                "window": attend.window,
+                "score_cap": attend.score_cap,
                 "splits": IntegerAttr(splits, i64),
                 "tile": IntegerAttr(tile, i64),
             },
@@ -159,24 +190,62 @@ class AttendPartialOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ArrivalsOp(IRDLOperation):
+    """-> [n] i32: counters in storage of their own, with which programs of one launch tell which of them ends last.
+
+    They are 0 whenever no launch runs: what counts up with one sets it back. So their value is the constant 0, and launches that use
+    the same counters must not overlap.
+    """
+
+    name = "tile.arrivals"
+
+    counters = prop_def(IntegerAttr)
+    result = result_def(TensorType)
+
+    traits = traits_def(Pure())
+    assembly_format = "$counters attr-dict `:` type($result)"
+
+    def __init__(self, counters: int) -> None:
+        super().__init__(properties={"counters": IntegerAttr(counters, i64)}, result_types=[TensorType(i32, [counters])])
+
+    def verify_(self) -> None:
+        if element_of(self.result) != "i32" or shape_of(self.result) != (self.counters.value.data,):
+            raise VerifyException(
+                f"{subject(self)}: result has type {self.result.type}, expected {self.counters.value.data} numbers of i32"
+            )
+
+
+@irdl_op_definition
 class AttendMergeOp(IRDLOperation):
-    """The partial results of all chunks, rescaled to their common maximum, added and normalized: [N,H*D]. Flash-Decoding's second step."""
+    """The partial results of all chunks, rescaled to their common maximum, added and normalized: [N,H*D]. Flash-Decoding's second step.
+
+    In the launch that makes the partial results, `arrivals` counts the programs that have stored theirs, by queries and key/value head:
+    the last one merges.
+    """
 
     name = "tile.attend_merge"
 
     acc = operand_def(TensorType.constr(Float32Type()))
     max = operand_def(TensorType.constr(Float32Type()))
     sum = operand_def(TensorType.constr(Float32Type()))
+    arrivals = opt_operand_def(TensorType)
     result = result_def(TensorType.constr(Float32Type()))
 
     loc = opt_attr_def(StringAttr)
 
     traits = traits_def(Pure())
-    assembly_format = "$acc `,` $max `,` $sum attr-dict `:` type($acc) `,` type($max) `,` type($sum) `->` type($result)"
+    assembly_format = (
+        "$acc `,` $max `,` $sum (`counted` `by` $arrivals^)? attr-dict "
+        "`:` type($acc) `,` type($max) `,` type($sum) (`,` type($arrivals)^)? `->` type($result)"
+    )
 
-    def __init__(self, acc: SSAValue, max: SSAValue, sum: SSAValue, *, loc: str | None = None) -> None:
+    def __init__(self, acc: SSAValue, max: SSAValue, sum: SSAValue, arrivals: SSAValue | None = None, *, loc: str | None = None) -> None:
         tokens, heads, _, dim = shape_of(acc)
-        super().__init__(operands=[acc, max, sum], result_types=[TensorType(f32, [tokens, heads * dim])], attributes=loc_attribute(loc))
+        super().__init__(
+            operands=[acc, max, sum, [arrivals] if arrivals is not None else []],
+            result_types=[TensorType(f32, [tokens, heads * dim])],
+            attributes=loc_attribute(loc),
+        )
 
     def verify_(self) -> None:
         acc = shape_of(self.acc)
@@ -184,3 +253,5 @@ class AttendMergeOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: max {shape_of(self.max)} and sum {shape_of(self.sum)} do not fit acc {acc}")
         if shape_of(self.result) != (acc[0], acc[1] * acc[3]):
             raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {(acc[0], acc[1] * acc[3])}")
+        if self.arrivals is not None and element_of(self.arrivals) != "i32":
+            raise VerifyException(f"{subject(self)}: arrivals have type {self.arrivals.type}, expected a vector of i32")

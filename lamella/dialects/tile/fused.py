@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, MemRefType, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, DictionaryAttr, MemRefType, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, Block, Operation, ParametrizedAttribute, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -143,6 +143,8 @@ class FusedOp(IRDLOperation):
     body = region_def("single_block")
 
     loc = opt_attr_def(StringAttr)
+    in_place = opt_attr_def(DenseArrayBase.constr(i64))
+    """On tensors, for each result the input whose storage it may overwrite, or -1."""
 
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(IsolatedFromAbove(), FusedEffects())
@@ -197,6 +199,22 @@ class FusedOp(IRDLOperation):
         for index, (value, target) in enumerate(zip(yielded, targets, strict=True)):
             if _as_tensor(value.type) != _as_tensor(target.type):
                 raise VerifyException(f"{subject(self)}: value {index} has type {value.type}, expected {_as_tensor(target.type)}")
+        if self.in_place is not None:
+            self.verify_in_place([int(n) for n in self.in_place.get_values()])
+
+    def verify_in_place(self, inputs: Sequence[int]) -> None:
+        """`in_place` names an input of its type, or none, for each result. Raises VerifyException."""
+        if len(inputs) != len(self.res):
+            raise VerifyException(f"{subject(self)}: in_place has {len(inputs)} numbers, expected {len(self.res)}, one a result")
+        for number, (position, result) in enumerate(zip(inputs, self.res, strict=True)):
+            if not -1 <= position < len(self.ins):
+                raise VerifyException(
+                    f"{subject(self)}: result {number} overwrites input {position}, expected one of {len(self.ins)}, or -1"
+                )
+            if position >= 0 and self.ins[position].type != result.type:
+                raise VerifyException(
+                    f"{subject(self)}: result {number} has type {result.type}, but overwrites input {position} of type {self.ins[position].type}"
+                )
 
 
 def _as_tensor(type: Attribute) -> Attribute:

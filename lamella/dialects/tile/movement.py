@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import Float32Type, IntegerAttr, StringAttr, TensorType, f32, i32, i64
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import DenseArrayBase, Float32Type, IntegerAttr, StringAttr, TensorType, f32, i32, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
@@ -38,6 +41,39 @@ class GatherOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: rows have type {self.rows.type}, expected a vector of i32")
         if shape_of(self.result) != expected:
             raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {expected}")
+
+
+@irdl_op_definition
+class ReshapeOp(IRDLOperation):
+    """The numbers of `input`, in order, in another shape of as many: the heads of each row as rows of their own, and back."""
+
+    name = "tile.reshape"
+
+    input = operand_def(TensorType)
+    sizes = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$input `to` $sizes attr-dict `:` type($input) `->` type($result)"
+
+    def __init__(self, input: SSAValue, sizes: Sequence[int], *, loc: str | None = None) -> None:
+        super().__init__(
+            operands=[input],
+            properties={"sizes": DenseArrayBase.from_list(i64, list(sizes))},
+            result_types=[TensorType(element_type_of(input), list(sizes))],
+            attributes=loc_attribute(loc),
+        )
+
+    def verify_(self) -> None:
+        sizes, before, after = tuple(map(int, self.sizes.get_values())), shape_of(self.input), shape_of(self.result)
+        if after != sizes or element_of(self.result) != element_of(self.input):
+            raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {sizes} of {element_of(self.input)}")
+        if prod(before) != prod(after):
+            raise VerifyException(
+                f"{subject(self)}: input has shape {before}, {prod(before)} numbers, expected {prod(after)}, those of {after}"
+            )
 
 
 @irdl_op_definition

@@ -3,15 +3,16 @@
 from xdsl.ir import Dialect
 
 from lamella.dialects.transformer.attention import AttentionOp, CacheWriteOp
-from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, UnaryOp
+from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, ScaleOp, TanhOp, UnaryOp
 from lamella.dialects.transformer.embedding import EmbeddingOp, GatherRowsOp
 from lamella.dialects.transformer.linear import LinearOp, SliceColumnsOp
 from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.rope import RopeOp, RopeTableOp, RotateOp
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
-from lamella.dialects.transformer.types import DimsAttr, KVCacheType, dimensions_of, named_tensor
+from lamella.dialects.transformer.types import DimsAttr, KVCacheType, LayoutAttr, Order, dimensions_of, named_tensor, order_of, ordered
 from lamella.dialects.transformer.weight import (
     ConcatRowsOp,
+    FlattenOp,
     PairRowsOp,
     ScaleColumnsOp,
     ShiftBiasOp,
@@ -30,6 +31,7 @@ Transformer = Dialect(
         ShiftBiasOp,
         ConcatRowsOp,
         SliceRowsOp,
+        FlattenOp,
         TransposeOp,
         EmbeddingOp,
         GatherRowsOp,
@@ -44,10 +46,11 @@ Transformer = Dialect(
         AttentionOp,
         SampleOp,
         AdvanceOp,
+        ScaleOp,
         *UNARY.values(),
         *BINARY.values(),
     ],
-    [DimsAttr, KVCacheType],
+    [DimsAttr, LayoutAttr, KVCacheType],
 )
 
 __all__ = [
@@ -61,11 +64,14 @@ __all__ = [
     "ConcatRowsOp",
     "DimsAttr",
     "EmbeddingOp",
+    "FlattenOp",
     "GatherRowsOp",
     "KVCacheType",
     "LayerNormOp",
+    "LayoutAttr",
     "LinearOp",
     "MulOp",
+    "Order",
     "PairRowsOp",
     "RMSNormOp",
     "RopeOp",
@@ -73,9 +79,11 @@ __all__ = [
     "RotateOp",
     "SampleOp",
     "ScaleColumnsOp",
+    "ScaleOp",
     "ShiftBiasOp",
     "SliceColumnsOp",
     "SliceRowsOp",
+    "TanhOp",
     "Transformer",
     "TransposeOp",
     "UnaryOp",
@@ -83,4 +91,6 @@ __all__ = [
     "WeightTransform",
     "dimensions_of",
     "named_tensor",
+    "order_of",
+    "ordered",
 ]

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, f64, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import element_name, element_of
-from lamella.dialects.transformer.types import FloatTensor, IndexTensor, KVCacheType, TransformerOp, Value, located, one_more
+from lamella.dialects.transformer.types import (
+    FloatTensor,
+    IndexTensor,
+    KVCacheType,
+    Order,
+    TransformerOp,
+    Value,
+    located,
+    one_more,
+    order_of,
+    ordered,
+)
 
 
 @irdl_op_definition
@@ -50,6 +61,9 @@ class CacheWriteOp(TransformerOp):
                 raise self.fail(
                     f"{what} has element type {element_of(value)}, expected {element_name(cache.element_type)}, that of the cache"
                 )
+        if order_of(self.k.type) not in (None, key_order(cache)):
+            raise self.fail(f"k lies in {order_of(self.k.type)}, expected {key_order(cache) or 'plain order'}, that of the cache's keys")
+        self.expect_order("v", self.v, None, "that of the cache's values")
         self.expect_shape("positions", self.positions, (rows,), "the rows of k")
         self.expect_shape("query_start", self.query_start, (one_more(sequences),), "one more than the sequences of block_table")
         if self.result.type != cache:
@@ -61,6 +75,7 @@ class AttentionOp(TransformerOp):
     """q[N,H·D], cache, block_table[B,M], query_start[B+1], context_len[B] -> [N,H·D]: causal softmax(scale·q·k)·v over the paged cache.
 
     Query i of the Q queries of sequence b sees positions t <= context_len[b] - Q + i; query head h reads KV head h // (heads/kv_heads).
+    With a `window` it sees that many of them, the last ones. With a `score_cap` c a score s becomes c·tanh(s / c) (Gemma 2).
     """
 
     name = "transformer.attention"
@@ -74,6 +89,8 @@ class AttentionOp(TransformerOp):
     kv_heads = prop_def(IntegerAttr)
     head_dim = prop_def(IntegerAttr)
     scale = prop_def(FloatAttr)
+    window = opt_prop_def(IntegerAttr)
+    score_cap = opt_prop_def(FloatAttr)
     result = result_def(FloatTensor)
 
     traits = traits_def(Pure())
@@ -90,13 +107,20 @@ class AttentionOp(TransformerOp):
         kv_heads: int,
         head_dim: int,
         scale: float,
+        window: int = 0,
+        score_cap: float = 0.0,
         loc: str | None = None,
     ) -> None:
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
         super().__init__(
             operands=[q, cache, block_table, query_start, context_len],
-            properties={**{name: IntegerAttr(size, i64) for name, size in sizes.items()}, "scale": FloatAttr(scale, f64)},
-            result_types=[SSAValue.get(q).type],
+            properties={
+                **{name: IntegerAttr(size, i64) for name, size in sizes.items()},
+                "scale": FloatAttr(scale, f64),
+                "window": IntegerAttr(window, i64) if window else None,
+                "score_cap": FloatAttr(score_cap, f64) if score_cap else None,
+            },
+            result_types=[ordered(SSAValue.get(q).type, None)],
             attributes=located(loc),
         )
 
@@ -110,9 +134,21 @@ class AttentionOp(TransformerOp):
             )
         if heads % kv_heads:
             raise self.fail(f"heads is {heads}, expected a multiple of kv_heads = {kv_heads}")
+        if self.window is not None and self.window.value.data < 1:
+            raise self.fail(f"window is {self.window.value.data}, expected a positive number of positions")
+        if self.score_cap is not None and not self.score_cap.value.data > 0:
+            raise self.fail(f"score_cap is {self.score_cap.value.data:g}, expected a positive number")
         rows, _ = self.dimensions("q", self.q, 2)
         sequences, _ = self.dimensions("block_table", self.block_table, 2)
         self.expect_shape("q", self.q, (rows, heads * head_dim), "heads times head_dim")
         self.expect_shape("query_start", self.query_start, (one_more(sequences),), "one more than the sequences of block_table")
         self.expect_shape("context_len", self.context_len, (sequences,), "the sequences of block_table")
         self.expect_like("result", self.result, self.q, "q")
+        if order_of(self.q.type) not in (None, key_order(cache)):
+            raise self.fail(f"q lies in {order_of(self.q.type)}, expected {key_order(cache) or 'plain order'}, that of the cache's keys")
+        self.expect_order("result", self.result, None, "that of the cache's values")
+
+
+def key_order(cache: KVCacheType) -> Order | None:
+    """The order of the numbers of a key in a cache."""
+    return Order(cache.head_dim.data, cache.paired.data) if cache.paired.data else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xdsl.dialects.builtin import FloatAttr, f64
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
 from lamella.dialects.elementwise import Elementwise, kind_of
@@ -140,6 +141,30 @@ class MaximumOp(BinaryOp):
     """The larger of x and y; NaN if either is."""
 
     name = "transformer.maximum"
+
+
+@irdl_op_definition
+class ScaleOp(TransformerOp):
+    """x -> x: x·factor in float32, rounded to x's element type: the multiplier of embeddings, residuals or logits."""
+
+    name = "transformer.scale"
+
+    x = operand_def(FloatTensor)
+    factor = prop_def(FloatAttr)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, x: Value, factor: float, *, loc: str | None = None) -> None:
+        super().__init__(
+            operands=[x],
+            properties={"factor": FloatAttr(factor, f64)},
+            result_types=[SSAValue.get(x).type],
+            attributes=located(loc),
+        )
+
+    def verify_(self) -> None:
+        self.expect_like("result", self.result, self.x, "x")
 
 
 UNARY: Mapping[str, type[UnaryOp]] = {

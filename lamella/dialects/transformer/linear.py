@@ -8,7 +8,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import ResultTyped, element_type_of
-from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor, shown
+from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor, order_of, shown
 
 
 @irdl_op_definition
@@ -28,7 +28,9 @@ class LinearOp(TransformerOp, ResultTyped):
         self, x: Value, weight: Value, bias: Value | None = None, *, element: Attribute | None = None, loc: str | None = None
     ) -> None:
         x, weight = SSAValue.get(x), SSAValue.get(weight)
-        result = named_tensor(element or element_type_of(x), [*dimensions_of(x.type)[:-1], dimensions_of(weight.type)[0]])
+        result = named_tensor(
+            element or element_type_of(x), [*dimensions_of(x.type)[:-1], dimensions_of(weight.type)[0]], order_of(weight.type)
+        )
         super().__init__(operands=[x, weight, bias], result_types=[result], attributes=located(loc))
 
     def verify_(self) -> None:
@@ -39,7 +41,10 @@ class LinearOp(TransformerOp, ResultTyped):
         if self.bias is not None:
             self.expect_shape("bias", self.bias, (outputs,), "the outputs of weight")
             self.expect_element("bias", self.bias, self.weight, "that of weight")
+            self.expect_order("bias", self.bias, order_of(self.weight.type), "that of the rows of weight")
         self.expect_shape("result", self.result, (rows, outputs), "the rows of x and the outputs of weight")
+        self.expect_order("x", self.x, None, "that of the columns of weight")
+        self.expect_order("result", self.result, order_of(self.weight.type), "that of the rows of weight")
 
 
 @irdl_op_definition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, TensorType, f32, f64, i64
 from xdsl.ir import Attribute, SSAValue
@@ -10,9 +10,9 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, tra
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import attribute_of
-from lamella.dialects.transformer.types import FloatTensor, IndexTensor, TransformerOp, Value, WideTensor, located
+from lamella.dialects.transformer.types import FloatTensor, IndexTensor, Order, TransformerOp, Value, WideTensor, located, order_of
 
-Scaling = Mapping[str, "int | float | str"]
+Scaling = Mapping[str, "int | float | str | Sequence[float]"]
 """`{}`, or a checkpoint's RoPE scaling with its kind under `rope_type`."""
 
 STYLES = ("half", "paired")
@@ -42,6 +42,11 @@ class TurningOp(TransformerOp):
             raise self.fail(f"rotary_dim is {rotary}, expected an even number from 2 to head_dim = {head_dim}")
         if self.style.data not in STYLES:
             raise self.fail(f'style is "{self.style.data}", expected "half" or "paired"')
+        order = order_of(x.type)
+        if order not in (None, Order(head_dim, rotary)) or (order is not None and self.style.data == "half"):
+            expected = f"plain order or {Order(head_dim, rotary)}" if self.style.data == "paired" else "plain order"
+            raise self.fail(f'x lies in {order}, expected {expected}, for style "{self.style.data}"')
+        self.expect_order("result", self.results[0], order, "that of x")
 
 
 def turning_properties(heads: int, head_dim: int, rotary_dim: int, style: str) -> dict[str, Attribute]:
@@ -86,7 +91,10 @@ class RopeOp(TurningOp):
 
 @irdl_op_definition
 class RopeTableOp(TransformerOp):
-    """-> [length, rotary_dim] f32: row p holds cos(p·f_j) for all j, then sin(p·f_j)."""
+    """-> [length, rotary_dim] f32: row p holds cos(p·f_j) for all j, then sin(p·f_j), times the scaling's attention factor.
+
+    LongRoPE has two sets of frequencies: a table longer than the original length is made with the second, for all of its positions.
+    """
 
     name = "transformer.rope_table"
 

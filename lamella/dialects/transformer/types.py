@@ -1,4 +1,4 @@
-"""The types of level 1: tensors whose dynamic dimensions have names, and the paged cache of one layer."""
+"""The types of level 1: tensors whose dynamic dimensions have names and whose features may be laid out anew, and the paged cache of one layer."""
 
 from __future__ import annotations
 
@@ -79,6 +79,69 @@ class DimsAttr(ParametrizedAttribute):
 
 
 @irdl_attr_definition
+class LayoutAttr(ParametrizedAttribute):
+    """The order of a tensor's features, beside the names of its dimensions: `#transformer.layout<dims = ["N"], head = 64, paired = 32>`.
+
+    Features are the rows of a weight, the numbers of a bias, the columns of an activation. They come in heads of `head`; the first `paired` of
+    each lie in paired order, partners d and d ^ 1, where a tensor without a layout has d and d + paired/2.
+    """
+
+    name = "transformer.layout"
+
+    names: ArrayAttr[StringAttr]
+    head: IntAttr
+    paired: IntAttr
+
+    @property
+    def order(self) -> Order:
+        """The order, without the dimensions."""
+        return Order(self.head.data, self.paired.data)
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        names: list[str] = []
+        with parser.in_angle_brackets():
+            if parser.parse_optional_keyword("dims"):
+                parser.parse_punctuation("=")
+                names = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_str_literal)
+                parser.parse_punctuation(",")
+            parser.parse_keyword("head")
+            parser.parse_punctuation("=")
+            head = parser.parse_integer()
+            parser.parse_punctuation(",")
+            parser.parse_keyword("paired")
+            parser.parse_punctuation("=")
+            paired = parser.parse_integer()
+        return [ArrayAttr([StringAttr(name) for name in names]), IntAttr(head), IntAttr(paired)]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            if self.names.data:
+                printer.print_string("dims = ")
+                with printer.in_square_brackets():
+                    printer.print_list(self.names.data, lambda name: printer.print_string_literal(name.data))
+                printer.print_string(", ")
+            printer.print_string(f"head = {self.head.data}, paired = {self.paired.data}")
+
+    def verify(self) -> None:
+        if self.paired.data % 2 or not 0 < self.paired.data <= self.head.data:
+            raise VerifyException(
+                f"transformer.layout: paired is {self.paired.data}, expected an even number up to head = {self.head.data}"
+            )
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a layout says: features in heads of `head`, the first `paired` of each in paired order."""
+
+    head: int
+    paired: int
+
+    def __str__(self) -> str:
+        return f"pairs of {self.paired} in heads of {self.head}"
+
+
+@irdl_attr_definition
 class KVCacheType(ParametrizedAttribute, TypeAttribute):
     """The paged cache of one layer: `!transformer.kv_cache<8 x 64 x bf16, block = 16, paired = 0>`.
 
@@ -129,18 +192,32 @@ class KVCacheType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"transformer.kv_cache: paired is {self.paired.data}, expected an even number up to {self.head_dim.data}")
 
 
-def named_tensor(element: Attribute, dimensions: Sequence[Dimension]) -> TensorType[Attribute]:
-    """The tensor type with these dimensions; a string is a dynamic dimension of that name."""
-    names = [StringAttr(d) for d in dimensions if isinstance(d, str)]
+def named_tensor(element: Attribute, dimensions: Sequence[Dimension], order: Order | None = None) -> TensorType[Attribute]:
+    """The tensor type with these dimensions; a string is a dynamic dimension of that name. `order`: of the features, where it is not plain."""
+    names = ArrayAttr([StringAttr(d) for d in dimensions if isinstance(d, str)])
     shape = [DYNAMIC_INDEX if isinstance(d, str) else d for d in dimensions]
-    return TensorType(element, shape, DimsAttr(ArrayAttr(names)) if names else NoneAttr())
+    if order is not None:
+        return TensorType(element, shape, LayoutAttr(names, IntAttr(order.head), IntAttr(order.paired)))
+    return TensorType(element, shape, DimsAttr(names) if names.data else NoneAttr())
+
+
+def ordered(type: Attribute, order: Order | None) -> TensorType[Attribute]:
+    """The tensor type with its features in another order, or (None) the plain one."""
+    assert isa(type, TensorType[Attribute]), type
+    return named_tensor(type.element_type, dimensions_of(type), order)
+
+
+def order_of(type: Attribute) -> Order | None:
+    """The order of a tensor's features; None for the plain one."""
+    encoding = type.encoding if isinstance(type, TensorType) else None
+    return encoding.order if isinstance(encoding, LayoutAttr) else None
 
 
 def dimensions_of(type: Attribute) -> tuple[Dimension, ...]:
     """The dimensions of a tensor type. Raises ValueError when its dynamic dimensions and names differ in number."""
     assert isinstance(type, TensorType), type
     shape, encoding = type.get_shape(), type.encoding
-    names = [name.data for name in encoding.names.data] if isinstance(encoding, DimsAttr) else []
+    names = [name.data for name in encoding.names.data] if isinstance(encoding, DimsAttr | LayoutAttr) else []
     if len(names) != shape.count(DYNAMIC_INDEX):
         raise ValueError(f"has {shape.count(DYNAMIC_INDEX)} dynamic dimensions and {len(names)} names")
     remaining = iter(names)
@@ -191,6 +268,12 @@ class TransformerOp(IRDLOperation):
         """Raises VerifyException unless `value` has the shape and element type of `like`, called `name`."""
         self.expect_shape(what, value, self.dimensions(name, like), f"the shape of {name}")
         self.expect_element(what, value, like, f"that of {name}")
+
+    def expect_order(self, what: str, value: SSAValue, expected: Order | None, why: str) -> None:
+        """Raises VerifyException unless the features of `value` lie in the order `expected`, which comes from `why`."""
+        got = order_of(value.type)
+        if got != expected:
+            raise VerifyException(f"{subject(self)}: {what} lies in {got or 'plain order'}, expected {expected or 'plain order'}, {why}")
 
     def fail(self, message: str) -> VerifyException:
         """An error about this op."""

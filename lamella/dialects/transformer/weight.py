@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, f64, i64
@@ -11,7 +12,18 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, r
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import element_type_of
-from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor, shown
+from lamella.dialects.transformer.types import (
+    FloatTensor,
+    Order,
+    TransformerOp,
+    Value,
+    dimensions_of,
+    located,
+    named_tensor,
+    order_of,
+    ordered,
+    shown,
+)
 
 
 @irdl_op_definition
@@ -60,7 +72,7 @@ class PairRowsOp(WeightTransform):
         super().__init__(
             operands=[w],
             properties={"head_dim": IntegerAttr(head_dim, i64), "rotary_dim": IntegerAttr(rotary_dim, i64)},
-            result_types=[SSAValue.get(w).type],
+            result_types=[ordered(SSAValue.get(w).type, Order(head_dim, rotary_dim))],
             attributes=located(loc),
         )
 
@@ -71,6 +83,8 @@ class PairRowsOp(WeightTransform):
         if rotary % 2 or not 0 < rotary <= head:
             raise self.fail(f"rotary_dim is {rotary}, expected an even number up to {head}, the head size")
         self.expect_like("result", self.result, self.w, "w")
+        self.expect_order("w", self.w, None, "which has no pairs yet")
+        self.expect_order("result", self.result, Order(head, rotary), "head_dim and rotary_dim")
 
 
 @irdl_op_definition
@@ -100,6 +114,7 @@ class ScaleColumnsOp(WeightTransform):
         self.expect_shape("gamma", self.gamma, (inner,), "the columns of w")
         self.expect_element("gamma", self.gamma, self.w, "that of w")
         self.expect_like("result", self.result, self.w, "w")
+        self.expect_order("result", self.result, order_of(self.w.type), "that of the rows of w")
 
 
 @irdl_op_definition
@@ -126,6 +141,8 @@ class ShiftBiasOp(WeightTransform):
         for what, value in (("bias", self.bias), ("beta", self.beta)):
             self.expect_element(what, value, self.w, "that of w")
         self.expect_like("result", self.result, self.bias, "bias")
+        for what, value in (("bias", self.bias), ("result", self.result)):
+            self.expect_order(what, value, order_of(self.w.type), "that of the rows of w")
 
 
 @irdl_op_definition
@@ -157,6 +174,7 @@ class ConcatRowsOp(WeightTransform):
                 raise self.fail(f"w{number} has shape {shown(shape)}, expected a static number of rows")
             self.expect_shape(f"w{number}", w, (shape[0], *inner), "rows like those of w1")
             self.expect_element(f"w{number}", w, self.ws[0], "that of w1")
+            self.expect_order(f"w{number}", w, None, "in which rows of several weights can be one")
             rows += shape[0]
         self.expect_shape("result", self.result, (rows, *inner), "the rows of all operands")
         self.expect_element("result", self.result, self.ws[0], "that of w1")
@@ -182,12 +200,16 @@ class TransposeOp(WeightTransform):
     def verify_(self) -> None:
         outputs, inner = self.dimensions("w", self.w, 2)
         self.expect_shape("result", self.result, (inner, outputs), "the axes of w exchanged")
+        self.expect_order("w", self.w, None, "in which columns can lie")
         self.expect_element("result", self.result, self.w, "that of w")
 
 
 @irdl_op_definition
 class SliceRowsOp(WeightTransform):
-    """w[O,…] -> [size,…]: the rows from `start` on: the part of one linear in a weight that several share, such as fused q, k and v."""
+    """w[O,…] -> [size,…]: the rows from `start` on: the part of one linear in a weight that several share, such as fused q, k and v.
+
+    With `groups` they are taken from each of that many equal parts of w: [groups·size,…] (q, k and v fused head by head, as in GPT-NeoX).
+    """
 
     name = "transformer.slice_rows"
     SUFFIX: ClassVar[str] = "part"
@@ -195,22 +217,56 @@ class SliceRowsOp(WeightTransform):
     w = operand_def(FloatTensor)
     start = prop_def(IntegerAttr)
     size = prop_def(IntegerAttr)
+    groups = opt_prop_def(IntegerAttr)
     result = result_def(FloatTensor)
 
     traits = traits_def(Pure())
 
-    def __init__(self, w: Value, *, start: int, size: int, loc: str | None = None) -> None:
+    def __init__(self, w: Value, *, start: int, size: int, groups: int = 1, loc: str | None = None) -> None:
         value = SSAValue.get(w)
         super().__init__(
             operands=[value],
-            properties={"start": IntegerAttr(start, i64), "size": IntegerAttr(size, i64)},
-            result_types=[named_tensor(element_type_of(value), [size, *dimensions_of(value.type)[1:]])],
+            properties={
+                "start": IntegerAttr(start, i64),
+                "size": IntegerAttr(size, i64),
+                "groups": IntegerAttr(groups, i64) if groups > 1 else None,
+            },
+            result_types=[named_tensor(element_type_of(value), [groups * size, *dimensions_of(value.type)[1:]])],
             attributes=located(loc),
         )
 
     def verify_(self) -> None:
         shape, start, size = self.dimensions("w", self.w), self.start.value.data, self.size.value.data
-        if not shape or not isinstance(shape[0], int) or start < 0 or size < 1 or start + size > shape[0]:
-            raise self.fail(f"w has shape {shown(shape)}, expected rows {start} to {start + size}")
-        self.expect_shape("result", self.result, (size, *shape[1:]), "the rows taken")
+        groups = 1 if self.groups is None else self.groups.value.data
+        if not shape or not isinstance(shape[0], int) or groups < 1 or shape[0] % groups:
+            raise self.fail(f"w has shape {shown(shape)}, expected rows in {groups} equal groups")
+        if start < 0 or size < 1 or start + size > shape[0] // groups:
+            raise self.fail(f"w has shape {shown(shape)}, expected rows {start} to {start + size}{'' if groups == 1 else ' of each group'}")
+        self.expect_shape("result", self.result, (groups * size, *shape[1:]), "the rows taken")
+        self.expect_order("w", self.w, None, "in which rows are counted")
+        self.expect_element("result", self.result, self.w, "that of w")
+
+
+@irdl_op_definition
+class FlattenOp(WeightTransform):
+    """w[A,B,…] -> [A·B·…]: the numbers in order as one vector: the weights of the norms of single heads, stored as a matrix."""
+
+    name = "transformer.flatten"
+    SUFFIX: ClassVar[str] = "flat"
+
+    w = operand_def(FloatTensor)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, w: Value, *, loc: str | None = None) -> None:
+        value = SSAValue.get(w)
+        size = prod(d for d in dimensions_of(value.type) if isinstance(d, int))
+        super().__init__(operands=[w], result_types=[named_tensor(element_type_of(value), [size])], attributes=located(loc))
+
+    def verify_(self) -> None:
+        shape = self.dimensions("w", self.w)
+        if any(isinstance(size, str) for size in shape):
+            raise self.fail(f"w has shape {shown(shape)}, expected static dimensions")
+        self.expect_shape("result", self.result, (prod(size for size in shape if isinstance(size, int)),), "the numbers of w")
         self.expect_element("result", self.result, self.w, "that of w")

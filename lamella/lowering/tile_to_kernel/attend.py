@@ -6,6 +6,7 @@ FlashAttention (arXiv 2205.14135) over blocks named by a table (arXiv 2309.06180
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import f32, i64
 from xdsl.ir import SSAValue
@@ -13,14 +14,24 @@ from xdsl.ir import SSAValue
 from lamella.dialects import kernel
 from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.kernel.types import shape
+from lamella.dialects.messages import subject
 from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
+from lamella.errors import PassError
+from lamella.lowering.kernel_builder import KernelBuilder
 from lamella.lowering.tile_to_kernel.emitter import Emitter, Place, python_int, source_of
+from lamella.lowering.tile_to_kernel.scalars import tanh
 
 LOG2_E = math.log2(math.e)
 
+MERGED_ELEMENTS = 4096
+"""Elements of partial results that each warp of the merging program holds at once: 128 a thread."""
+
 
 def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_query: int) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """Programs over (query tiles, key/value heads, sequences × chunks); the heads that share keys are rows of one program."""
+    """Programs over (query tiles, key/value heads, sequences × chunks); the heads that share keys are rows of one program.
+
+    Raises PassError for partial results that nothing merges.
+    """
     op = next(o for o in fused.body.block.ops if isinstance(o, AttendOp | AttendPartialOp))
     e = Emitter(fused, name, schedule, num_stages=schedule.get("stages"))
     b = e.b
@@ -28,11 +39,9 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
     queries, block_r, block_t = schedule.get("queries"), schedule.get("rows"), schedule.get("tile")
     heads, kv_heads, dim = python_int(op.heads), python_int(op.kv_heads), python_int(op.head_dim)
     group = heads // kv_heads
-    sequences, table_width = shape_of(op.block_table)
-    block_size = shape_of(op.cache)[3]
+    sequences = shape_of(op.block_table)[0]
     block_d = max(16, 1 << max(0, dim - 1).bit_length())
     tiles = -(-longest_query // queries)
-    element = element_type_of(op.cache)
     with b.source(source_of(op)):
         tile = b.named("tile", b.program_id(0)) if tiles > 1 else b.constant(0)
         kv_head = b.named("kv_head", b.program_id(1))
@@ -43,69 +52,53 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         length = b.named("length", b.sub(b.load(e.pointers[op.query_start], b.add(sequence, 1)), start))
         context = b.named("context", b.load(e.pointers[op.context_len], sequence))
 
-        r = b.arange(block_r)
-        query = b.named("query", b.add(b.mul(tile, queries), b.floordiv(r, group)))
-        head = b.named("head", b.add(b.mul(kv_head, group), b.mod(r, group)))
-        real = b.lt(query, length)
-        if queries * group != block_r:
-            real = b.and_(real, b.lt(r, queries * group))
-        rows = b.named("rows", b.expand(b.add(query, start), 1))
-        row_mask = b.named("real", b.expand(real, 1))
-        position = b.named("position", b.add(query, b.sub(context, length)))
+        queries_of = QueryRows(b, tile, kv_head, start, length, queries, group)
+        r = queries_of.at(b.arange(block_r))
+        position = b.named("position", b.add(r.query, b.sub(context, length)))
         d = b.arange(block_d)
         d_mask = None if block_d == dim else b.lt(d, dim)
-        head_columns = b.mul(b.expand(head, 1), dim)
-        columns = b.add(head_columns, b.expand(d, 0))
-        place = Place(rows, columns, row_mask, None if d_mask is None else b.expand(d_mask, 0))
-        q = b.named("q", e.emit(op.q, place))
+        place = r.place(b, d, d_mask, dim)
 
         # Positions of this chunk, up to the last one that some query of the tile may see.
         last = b.add(b.sub(context, length), b.minimum(b.mul(b.add(tile, 1), queries), length))
         low = b.constant(0)
         high = last
         if splits > 1:
-            per_chunk = b.floordiv(b.add(context, splits - 1), splits)
+            origin = _origin(b, op, b.sub(context, length), block_t)
+            per_chunk = b.floordiv(b.add(b.sub(context, origin), splits - 1), splits)
             per_chunk = b.mul(b.floordiv(b.add(per_chunk, block_t - 1), block_t), block_t)
-            low = b.mul(chunk, per_chunk)
+            low = b.add(b.mul(chunk, per_chunk), origin)
             high = b.minimum(b.add(low, per_chunk), last)
+        low = _first_seen(b, op, low, b.add(b.sub(context, length), b.mul(tile, queries)))
         high = b.where(b.lt(b.mul(tile, queries), length), high, low) if tiles > 1 or sequences > 1 else high
 
-        scale = python_float(op) * LOG2_E
-        cache = e.pointers[op.cache]
-        wide_head, wide_d = b.cast(kv_head, i64), b.cast(d, i64)
+        cache = CacheTiles(e, op, block_t, sequence, kv_head, d, d_mask)
         best = b.named("best", b.full((block_r,), -math.inf, f32))
         total = b.named("total", b.full((block_r,), 0.0, f32))
         acc = b.named("acc", b.full((block_r, block_d), 0.0, f32))
-        with b.for_(low, high, block_t, init=[best, total, acc], num_stages=schedule.get("stages")) as loop:
+        state = best, total, acc
+        if longest_query == 1 or splits > 1:
+            # What earlier steps left in the cache is there before the launches before this one end.
+            first = cache.at(low, high)
+            old = b.named("old", b.lt(first.t, b.sub(context, length)))
+            early = [first.load(which, old, settled=True) for which in (KEYS, VALUES)]
+            q = b.named("q", e.emit(op.q, place))
+            late = [first.load(which, b.ge(first.t, b.sub(context, length))) for which in (KEYS, VALUES)]
+            keys = b.named("keys", b.where(b.expand(old, 0), early[KEYS], late[KEYS]))
+            values = b.named("values", b.where(b.expand(old, 1), early[VALUES], late[VALUES]))
+            state = _attend_tile(b, op, q, first, keys, values, position, state)
+            low = b.add(low, block_t)
+        else:
+            q = b.named("q", e.emit(op.q, place))
+        with b.for_(low, high, block_t, init=state, num_stages=schedule.get("stages")) as loop:
+            following = cache.at(loop.index, high)
             best, total, acc = loop.values
-            t = b.named("t", b.add(b.arange(block_t), loop.index))
-            t_mask = b.lt(t, high)
-            entry = b.add(b.mul(sequence, table_width), b.floordiv(t, block_size))
-            number = b.named("number", b.cast(b.load(e.pointers[op.block_table], entry, t_mask, 0), i64))
-            slot = b.cast(b.mod(t, block_size), i64)
-
-            def address(which: int, number: SSAValue = number, slot: SSAValue = slot) -> SSAValue:
-                cell = b.add(b.mul(b.add(b.mul(number, 2), which), kv_heads), wide_head)
-                return b.mul(b.add(b.mul(cell, block_size), slot), dim)
-
-            keys_mask = b.all_of(b.expand(t_mask, 0), None if d_mask is None else b.expand(d_mask, 1))
-            keys = b.named("keys", b.load(cache, b.add(b.expand(address(0), 0), b.expand(wide_d, 1)), keys_mask, 0.0))
-            scores = b.mul(b.dot(q, keys), scale)
-            seen = b.and_(b.le(b.expand(t, 0), b.expand(position, 1)), b.expand(t_mask, 0))
-            scores = b.named("scores", b.where(seen, scores, -math.inf))
-            new_best = b.named("new_best", b.maximum(best, b.reduce(scores, "max", 1)))
-            # A row that has seen nothing keeps -inf; its exponent must not become -inf - -inf.
-            base = b.named("base", b.where(b.eq(new_best, -math.inf), 0.0, new_best))
-            shrink = b.named("shrink", b.exp2(b.sub(best, base)))
-            p = b.named("p", b.exp2(b.sub(scores, b.expand(base, 1))))
-            new_total = b.add(b.mul(total, shrink), b.reduce(p, "sum", 1))
-            values_mask = b.all_of(b.expand(t_mask, 1), None if d_mask is None else b.expand(d_mask, 0))
-            values = b.named("values", b.load(cache, b.add(b.expand(address(1), 1), b.expand(wide_d, 0)), values_mask, 0.0))
-            new_acc = b.dot(b.cast(p, element), values, b.mul(acc, b.expand(shrink, 1)))
-            loop.yields(new_best, new_total, new_acc)
+            loop.yields(*_attend_tile(b, op, q, following, following.load(KEYS), None, position, (best, total, acc)))
         best, total, acc = loop.results
         if isinstance(op, AttendPartialOp):
-            _store_partial(e, op, (best, total, acc), rows, head, chunk, d, (row_mask, real, d_mask))
+            _store_partial(e, op, (best, total, acc), r, chunk, d, d_mask)
+            program = b.add(b.mul(b.add(b.mul(sequence, tiles), tile), kv_heads), kv_head)
+            _merge_last(e, op, queries_of, program)
         else:
             e.define(op.result, place, b.named("mixed", b.div(acc, b.expand(total, 1))))
     if isinstance(op, AttendOp):
@@ -114,55 +107,210 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
     return b.finish(), (tiles, kv_heads, sequences * splits)
 
 
+KEYS, VALUES = 0, 1
+"""The two halves of a block of the cache."""
+
+
+@dataclass(frozen=True)
+class CacheTiles:
+    """Where a program reads the cache: its sequence and key/value head, `size` positions at a time."""
+
+    e: Emitter
+    op: AttendOp | AttendPartialOp
+    size: int
+    sequence: SSAValue
+    kv_head: SSAValue
+    d: SSAValue
+    d_mask: SSAValue | None
+
+    def at(self, first: SSAValue, high: SSAValue) -> CacheTile:
+        """The positions from `first` on, below `high`: their blocks are looked up in the table."""
+        b, op = self.e.b, self.op
+        t = b.named("t", b.add(b.arange(self.size), first))
+        t_mask = b.lt(t, high)
+        block_size = shape_of(op.cache)[3]
+        entry = b.add(b.mul(self.sequence, shape_of(op.block_table)[1]), b.floordiv(t, block_size))
+        number = b.named("number", b.cast(b.load(self.e.pointers[op.block_table], entry, t_mask, 0), i64))
+        return CacheTile(self, t, t_mask, number, b.cast(b.mod(t, block_size), i64))
+
+
+@dataclass(frozen=True)
+class CacheTile:
+    """Positions of a sequence, which of them are there, and the block and slot of each."""
+
+    tiles: CacheTiles
+    t: SSAValue
+    t_mask: SSAValue
+    number: SSAValue
+    slot: SSAValue
+
+    def load(self, which: int, mask: SSAValue | None = None, *, settled: bool = False) -> SSAValue:
+        """Keys [D, T] or values [T, D] of the positions, 0 where `mask` is false; `settled` as for `kernel.load`."""
+        e, op, b = self.tiles.e, self.tiles.op, self.tiles.e.b
+        across, along = (0, 1) if which == KEYS else (1, 0)
+        block_size, dim = shape_of(op.cache)[3], python_int(op.head_dim)
+        cell = b.add(b.mul(b.add(b.mul(self.number, 2), which), python_int(op.kv_heads)), b.cast(self.tiles.kv_head, i64))
+        address = b.mul(b.add(b.mul(cell, block_size), self.slot), dim)
+        offsets = b.add(b.expand(address, across), b.expand(b.cast(self.tiles.d, i64), along))
+        there = self.t_mask if mask is None else b.and_(self.t_mask, mask)
+        d_mask = self.tiles.d_mask
+        both = b.all_of(b.expand(there, across), None if d_mask is None else b.expand(d_mask, along))
+        name = ("keys" if which == KEYS else "values") if mask is None else f"{'old' if settled else 'new'}_{('keys', 'values')[which]}"
+        return b.named(name, b.load(e.pointers[op.cache], offsets, both, 0.0, settled=settled))
+
+
+def _attend_tile(
+    b: KernelBuilder,
+    op: AttendOp | AttendPartialOp,
+    q: SSAValue,
+    at: CacheTile,
+    keys: SSAValue,
+    values: SSAValue | None,
+    position: SSAValue,
+    state: tuple[SSAValue, SSAValue, SSAValue],
+) -> tuple[SSAValue, SSAValue, SSAValue]:
+    """One step of online softmax: the state (maximum, sum, accumulator) after a tile of positions. `values` None: loaded when they are needed."""
+    best, total, acc = state
+    scores = _modified(b, op, b.dot(q, keys))
+    seen = b.and_(_seen(b, op, b.expand(at.t, 0), b.expand(position, 1)), b.expand(at.t_mask, 0))
+    scores = b.named("scores", b.where(seen, scores, -math.inf))
+    new_best = b.named("new_best", b.maximum(best, b.reduce(scores, "max", 1)))
+    # A row that has seen nothing keeps -inf; its exponent must not become -inf - -inf.
+    base = b.named("base", b.where(b.eq(new_best, -math.inf), 0.0, new_best))
+    shrink = b.named("shrink", b.exp2(b.sub(best, base)))
+    p = b.named("p", b.exp2(b.sub(scores, b.expand(base, 1))))
+    new_total = b.named("new_total", b.add(b.mul(total, shrink), b.reduce(p, "sum", 1)))
+    found = at.load(VALUES) if values is None else values
+    new_acc = b.dot(b.cast(p, element_type_of(op.cache)), found, b.mul(acc, b.expand(shrink, 1)))
+    return new_best, new_total, b.named("new_acc", new_acc)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a program of attention: the query, token and head of each, and whether there is such a query."""
+
+    query: SSAValue
+    token: SSAValue
+    head: SSAValue
+    real: SSAValue
+
+    def place(self, b: KernelBuilder, d: SSAValue, d_mask: SSAValue | None, dim: int) -> Place:
+        """The columns `d` of the heads of these rows."""
+        rows, row_mask = b.named("rows", b.expand(self.token, 1)), b.named("real", b.expand(self.real, 1))
+        columns = b.add(b.mul(b.expand(self.head, 1), dim), b.expand(d, 0))
+        return Place(rows, columns, row_mask, None if d_mask is None else b.expand(d_mask, 0))
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """The rows of one program: `queries` queries from tile `tile` of a sequence, times the `group` heads that share a key/value head."""
+
+    b: KernelBuilder
+    tile: SSAValue
+    kv_head: SSAValue
+    start: SSAValue
+    length: SSAValue
+    queries: int
+    group: int
+
+    def at(self, r: SSAValue) -> Rows:
+        """The rows of numbers `r`, a vector."""
+        b = self.b
+        if self.queries == 1:
+            query, of_group = b.broadcast(self.tile, shape(r)), r
+        else:
+            query, of_group = b.add(b.mul(self.tile, self.queries), b.floordiv(r, self.group)), b.mod(r, self.group)
+        query = b.named("query", query)
+        head = b.named("head", b.add(b.mul(self.kv_head, self.group), of_group))
+        real = b.lt(query, self.length)
+        if self.queries * self.group != shape(r)[0]:
+            real = b.and_(real, b.lt(r, self.queries * self.group))
+        return Rows(query, b.add(query, self.start), head, real)
+
+
 def _store_partial(
     e: Emitter,
     op: AttendPartialOp,
     state: tuple[SSAValue, SSAValue, SSAValue],
-    rows: SSAValue,
-    head: SSAValue,
+    r: Rows,
     chunk: SSAValue,
     d: SSAValue,
-    masks: tuple[SSAValue, SSAValue, SSAValue | None],
+    d_mask: SSAValue | None,
 ) -> None:
-    b, (best, total, acc), (row_mask, real, d_mask) = e.b, state, masks
+    """Leaves this program's chunk in memory."""
+    b, (best, total, acc) = e.b, state
     heads, dim, splits = python_int(op.heads), python_int(op.head_dim), python_int(op.splits)
     pointer = {item.value: item.pointer for item in e.stores}
-    row = b.add(b.mul(rows, heads), b.expand(head, 1))
-    cell = b.add(b.mul(row, splits), chunk)
-    flat = b.reshape(cell, shape(cell)[:1])
-    b.store(pointer[op.max], flat, b.mul(best, 1.0 / LOG2_E), real)
-    b.store(pointer[op.sum], flat, total, real)
-    mask = b.all_of(row_mask, None if d_mask is None else b.expand(d_mask, 0))
-    b.store(pointer[op.acc], b.add(b.mul(cell, dim), b.expand(d, 0)), acc, mask)
+    cell = b.named("cell", b.add(b.mul(b.add(b.mul(r.token, heads), r.head), splits), chunk))
+    b.store(pointer[op.max], cell, b.mul(best, 1.0 / LOG2_E), r.real)
+    b.store(pointer[op.sum], cell, total, r.real)
+    mask = b.all_of(b.expand(r.real, 1), None if d_mask is None else b.expand(d_mask, 0))
+    b.store(pointer[op.acc], b.add(b.mul(b.expand(cell, 1), dim), b.expand(d, 0)), acc, mask)
 
 
-def python_float(op: AttendOp | AttendPartialOp) -> float:
-    """The factor of the scores."""
-    return op.scale.value.data
+def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, program: SSAValue) -> None:
+    """The last of the programs that share `program` puts the chunks of all on their common maximum, adds and normalizes them.
 
-
-def lower_merge(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """One program a token and head: the chunks' results on their common maximum, added and normalized."""
-    op = next(o for o in fused.body.block.ops if isinstance(o, AttendMergeOp))
-    e = Emitter(fused, name, schedule)
-    b = e.b
-    tokens, heads, splits, dim = shape_of(op.acc)
-    block_p, block_d = schedule.get("splits"), 1 << max(0, dim - 1).bit_length()
+    What the others stored is visible once their arrivals are: threads of a program meet before one of them adds (release), and the
+    program that sees the last number (acquire) reads past its first-level cache.
+    """
+    op = next((o for o in e.block.ops if isinstance(o, AttendMergeOp)), None)
+    if op is None or op.arrivals is None:
+        raise PassError("partial results without a counted merge", where=subject(e.fused))
+    b, arrivals = e.b, e.pointers[op.arrivals]
+    heads, dim, splits = python_int(partial.heads), python_int(partial.head_dim), python_int(partial.splits)
+    pointer = {item.value: item.pointer for item in e.stores}
+    block_d, rows = 1 << max(0, dim - 1).bit_length(), 1 << max(0, queries.queries * queries.group - 1).bit_length()
+    block_r = min(rows, max(1, e.schedule.get("warps") * MERGED_ELEMENTS // (splits * block_d)))
     with b.source(source_of(op)):
-        head = b.named("head", b.program_id(0))
-        token = b.named("token", b.program_id(1)) if tokens > 1 else b.constant(0)
-        p, d = b.arange(block_p), b.arange(block_d)
-        p_mask = None if block_p == splits else b.lt(p, splits)
-        d_mask = None if block_d == dim else b.lt(d, dim)
-        cell = b.named("cell", b.add(b.mul(b.add(b.mul(token, heads), head), splits), p))
-        largest = b.load(e.pointers[op.max], cell, p_mask, -math.inf)
-        weight = b.named("weight", b.exp(b.sub(largest, b.reduce(largest, "max", 0))))
-        total = b.reduce(b.mul(weight, b.load(e.pointers[op.sum], cell, p_mask, 0.0)), "sum", 0)
-        mask = b.all_of(None if p_mask is None else b.expand(p_mask, 1), None if d_mask is None else b.expand(d_mask, 0))
-        acc = b.load(e.pointers[op.acc], b.add(b.mul(b.expand(cell, 1), dim), b.expand(d, 0)), mask, 0.0)
-        mixed = b.div(b.reduce(b.mul(acc, b.expand(weight, 1)), "sum", 0), total)
-    place = Place(token, b.add(b.mul(head, dim), d), None, d_mask)
-    e.define(op.result, place, b.named("mixed", mixed))
-    for item in e.stores:
-        e.store(item, place)
-    return b.finish(), (heads, tokens, 1)
+        b.barrier()
+        arrived = b.named("arrived", b.atomic_add(arrivals, program, 1))
+        with b.if_(b.eq(arrived, splits - 1)), e.scope():
+            with b.for_(0, rows, block_r) as loop, e.scope():
+                r = queries.at(b.add(b.arange(block_r), loop.index))
+                p, d = b.arange(splits), b.arange(block_d)
+                d_mask = None if block_d == dim else b.lt(d, dim)
+                cell = b.named("cells", b.add(b.mul(b.expand(b.add(b.mul(r.token, heads), r.head), 1), splits), b.expand(p, 0)))
+                real = b.expand(r.real, 1)
+                best = b.load(pointer[partial.max], cell, real, 0.0, cache="cg")
+                total = b.load(pointer[partial.sum], cell, real, 1.0, cache="cg")
+                mask = b.all_of(b.expand(real, 2), None if d_mask is None else b.expand(b.expand(d_mask, 0), 0))
+                offsets = b.add(b.mul(b.expand(cell, 2), dim), b.expand(b.expand(d, 0), 0))
+                acc = b.named("parts", b.load(pointer[partial.acc], offsets, mask, 0.0, cache="cg"))
+                weight = b.named("weight", b.exp(b.sub(best, b.expand(b.reduce(best, "max", 1), 1))))
+                whole = b.named("whole", b.reduce(b.mul(weight, total), "sum", 1))
+                mixed = b.div(b.reduce(b.mul(acc, b.expand(weight, 2)), "sum", 1), b.expand(whole, 1))
+                place = r.place(b, d, d_mask, dim)
+                e.define(op.result, place, b.named("mixed", mixed))
+                for item in e.stores:
+                    if item.value.owner is not partial:
+                        e.store(item, place)
+            b.store(arrivals, program, 0)
+
+
+def _modified(b: KernelBuilder, op: AttendOp | AttendPartialOp, products: SSAValue) -> SSAValue:
+    """Scores of products q·k, as exponents of 2: scaled, and soft-capped where the op says so."""
+    scale = op.scale.value.data
+    if op.score_cap is None:
+        return b.mul(products, scale * LOG2_E)
+    cap = op.score_cap.value.data
+    return b.mul(tanh(b, b.mul(products, scale / cap)), cap * LOG2_E)
+
+
+def _seen(b: KernelBuilder, op: AttendOp | AttendPartialOp, t: SSAValue, position: SSAValue) -> SSAValue:
+    """Which positions t a query at `position` sees."""
+    seen = b.le(t, position)
+    return seen if op.window is None else b.and_(seen, b.gt(t, b.sub(position, op.window.value.data)))
+
+
+def _origin(b: KernelBuilder, op: AttendOp | AttendPartialOp, position: SSAValue, tile: int) -> SSAValue:
+    """Where the chunks of a sequence start: the first position that its first query, at `position`, sees, in whole tiles."""
+    zero = b.constant(0)
+    if op.window is None:
+        return zero
+    return b.named("origin", b.mul(b.floordiv(_first_seen(b, op, zero, position), tile), tile))
+
+
+def _first_seen(b: KernelBuilder, op: AttendOp | AttendPartialOp, low: SSAValue, position: SSAValue) -> SSAValue:
+    """The first position from `low` on that a query at or after `position` sees."""
+    return low if op.window is None else b.maximum(low, b.add(b.sub(position, op.window.value.data), 1))

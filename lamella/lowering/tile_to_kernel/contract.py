@@ -5,21 +5,21 @@ Contractions whose results meet in one epilogue are computed side by side; the o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import f32, i64
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
-from lamella.dialects.tile import ContractOp, FusedOp, ReduceOp, RotateOp, ScheduleAttr, YieldOp
+from lamella.dialects.tile import ContractOp, FusedOp, ReduceOp, RotateOp, ScatterOp, ScheduleAttr, YieldOp
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, Store, python_int, source_of
-from lamella.passes.feasibility import Parts, parts
+from lamella.passes.feasibility import Parts, data_operands, parts
 
 MAX_UNROLLED = 8
 """Trips of a loop over K that are written out, so that the loads of all of them are in flight."""
@@ -27,9 +27,10 @@ MAX_UNROLLED = 8
 
 @dataclass(frozen=True)
 class Component:
-    """Contractions side by side: their columns, the programs they take, and what is stored after them."""
+    """Contractions side by side: their columns, the programs they take, and what is computed and stored after them."""
 
     contracts: list[ContractOp]
+    ops: list[Operation]
     stores: list[Store]
     width: int
     tiles: int
@@ -39,11 +40,14 @@ class Component:
 class ContractEmitter(Emitter):
     """An emitter that rotates the columns a program accumulated: partners lie side by side, so a pair is split, turned and joined."""
 
-    def __init__(self, fused: FusedOp, name: str, schedule: ScheduleAttr, *, num_stages: int = 1) -> None:
+    def __init__(self, fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool], *, num_stages: int = 1) -> None:
+        """`settled` says of each input whether it may be read before the launches before this one end."""
         super().__init__(fused, name, schedule, num_stages=num_stages)
         self.pairs: dict[Place, Operand] = {}
         """Places of accumulated columns, with the first column of each."""
+        self._angles: dict[tuple[RotateOp, Place], tuple[SSAValue | None, SSAValue, SSAValue]] = {}
         self.x = next(op.x for op in self.block.ops if isinstance(op, ContractOp))
+        self.settled = settled
 
     def emit(self, value: SSAValue, place: Place) -> SSAValue:
         if isinstance(value.owner, RotateOp) and place in self.pairs:
@@ -62,12 +66,46 @@ class ContractEmitter(Emitter):
         self.define(x, place, block)
         return block
 
-    def _turn(self, op: RotateOp, place: Place) -> SSAValue:
+    def load_epilogue(self, component: Component, place: Place, start: Operand) -> None:
+        """Loads what the epilogue reads besides the products before there are any: first what may be read before the launches before end.
+
+        A load that came after the sums would wait for them.
+        """
+        self.pairs[place] = start
+        inside = set(component.ops)
+        loaded = [(op, v) for op in component.ops for v in data_operands(op) if v.owner not in inside]
+        for early in (True, False):
+            for op, value in loaded:
+                if self.is_early(value) is not early:
+                    continue
+                match op:
+                    case RotateOp() if value is op.rows:
+                        self.angles(op, place)
+                    case ScatterOp() if value is op.slots:
+                        self.along_rows(value, place)
+                    case _ if isinstance(value, BlockArgument) and shape_of(value)[-1:] == (component.width,):
+                        self.emit(value, place)
+                    case _:
+                        pass
+
+    def is_early(self, value: SSAValue) -> bool:
+        """Whether all that `value` is computed from may be read before the launches before this one end."""
+        if isinstance(value, BlockArgument):
+            return self.settled[value.index]
+        return isinstance(value.owner, Operation) and all(self.is_early(v) for v in value.owner.operands)
+
+    def angles(self, op: RotateOp, place: Place) -> tuple[SSAValue | None, SSAValue, SSAValue]:
+        """Which pairs of a place turn (None: all), and the cosines and sines of their angles."""
+        known = self._angles.get((op, place))
+        if known is None:
+            with self.b.source(source_of(op)):
+                known = self._angles[op, place] = self._load_angles(op, place)
+        return known
+
+    def _load_angles(self, op: RotateOp, place: Place) -> tuple[SSAValue | None, SSAValue, SSAValue]:
         b, dim, rotary = self.b, python_int(op.head_dim), python_int(op.rotary_dim)
-        x = self.emit(op.x, place)
-        sizes = shape(x)
-        even, odd = b.split(b.reshape(x, (*sizes[:-1], sizes[-1] // 2, 2)))
-        even.name_hint, odd.name_hint = "even", "odd"
+        assert place.cols is not None
+        sizes = shape(place.cols)
         column = self.hinted("column", b.add(b.mul(b.arange(sizes[-1] // 2), 2), self.pairs[place]))
         d = self.hinted("d", b.mod(column, dim))
         turns = self.hinted("turns", b.lt(d, rotary)) if rotary < dim else None
@@ -82,7 +120,15 @@ class ContractEmitter(Emitter):
             mask = b.expand(mask, 0) if mask is not None else None
         cos = b.named("cos", self.emit(op.rows, Place(place.rows, angle, place.row_mask, mask)))
         sine_at = Place(place.rows, b.add(angle, rotary // 2), place.row_mask, mask)
-        sin = b.named("sin", self.emit(op.rows, sine_at))
+        return turns, cos, b.named("sin", self.emit(op.rows, sine_at))
+
+    def _turn(self, op: RotateOp, place: Place) -> SSAValue:
+        b = self.b
+        x = self.emit(op.x, place)
+        sizes = shape(x)
+        even, odd = b.split(b.reshape(x, (*sizes[:-1], sizes[-1] // 2, 2)))
+        even.name_hint, odd.name_hint = "even", "odd"
+        turns, cos, sin = self.angles(op, place)
         first = self.hinted("turned_even", b.sub(b.mul(even, cos), b.mul(odd, sin)))
         second = self.hinted("turned_odd", b.add(b.mul(odd, cos), b.mul(even, sin)))
         if turns is not None:
@@ -102,7 +148,8 @@ def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
     for number, (contracts, kept) in enumerate(zip(split.components, stores, strict=True)):
         width = shape_of(contracts[0].result)[1]
         rotations = [op for op in split.epilogue if isinstance(op, RotateOp) and split.component_of[op] == number]
-        out.append(Component(contracts, kept, width, -(-width // columns), rotations))
+        after = [op for op in split.epilogue if split.component_of[op] == number]
+        out.append(Component(contracts, after, kept, width, -(-width // columns), rotations))
     return out
 
 
@@ -145,13 +192,13 @@ def finish_component(
         e.store(item, place)
 
 
-def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
     """One token: a program multiplies x by `rows` whole weight rows, `k` columns at a time.
 
     The weights of all columns are loaded first, as one register tile, where that fits: they are most of what a step reads, and nothing
     else has to be there before them. Longer rows are taken in a loop.
     """
-    e = ContractEmitter(fused, name, schedule)
+    e = ContractEmitter(fused, name, schedule, settled)
     block_n, block_k = schedule.get("rows"), schedule.get("k")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
     gemv = Gemv(e, split, block_n, block_k)
@@ -186,14 +233,17 @@ class Gemv:
         start = e.hinted("start", b.mul(tile, self.block_n))
         n = b.named("n", b.add(start, b.arange(self.block_n)))
         n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
+        place = Place(0, n, None, n_mask)
         if self.fits:
             places = self.places()
             loaded = [self.weights(c, n, n_mask, at) for at in places for c in component.contracts]
+            e.load_epilogue(component, place, start)
             stage_prologue(e, self.split, Place(0, None))
             sums = self.products(component, places, loaded)
         else:
+            e.load_epilogue(component, place, start)
             sums = self.in_a_loop(component, n, n_mask)
-        self.finish(component, start, n, n_mask, sums)
+        self.finish(component, start, place, sums)
 
     @property
     def fits(self) -> bool:
@@ -221,13 +271,12 @@ class Gemv:
             sums.append(total)
         return sums
 
-    def finish(self, component: Component, start: Operand, n: SSAValue, n_mask: SSAValue | None, sums: list[SSAValue]) -> None:
+    def finish(self, component: Component, start: Operand, place: Place, sums: list[SSAValue]) -> None:
         """Adds up each row and runs the epilogue."""
         results: list[SSAValue] = []
         for contract, total in zip(component.contracts, sums, strict=True):
             with self.e.b.source(source_of(contract)):
                 results.append(self.e.b.named("y", self.e.b.reduce(total, "sum", 1)))
-        place = Place(0, n, None, n_mask)
         finish_component(self.e, component, place, start, tuple(results), self.block_n >= component.width)
 
     def in_a_loop(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
@@ -277,9 +326,9 @@ def weight_size(contract: ContractOp) -> int:
     return rows * columns
 
 
-def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
     """Several tokens: a program accumulates a tile of `m` tokens by `n` weight rows, `k` columns at a time, on the tensor cores."""
-    e = ContractEmitter(fused, name, schedule, num_stages=schedule.get("stages"))
+    e = ContractEmitter(fused, name, schedule, settled, num_stages=schedule.get("stages"))
     b = e.b
     block_m, block_n, block_k = schedule.get("m"), schedule.get("n"), schedule.get("k")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -17,8 +18,8 @@ from lamella.dialects.tile import FusedOp
 from lamella.errors import PassError
 from lamella.lowering.tile_to_kernel import attend, contract, row, sample
 from lamella.passes.choose_schedule import longest_query
-from lamella.passes.dependent_launch import IMMUTABLE_PARAMETERS
-from lamella.passes.number_kernels import is_immutable
+from lamella.passes.dependent_launch import SETTLED_PARAMETERS
+from lamella.passes.settled import settled_inputs
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class TileToKernel(ModulePass):
         lowered: dict[str, tuple[int, int, int]] = {}
         for function in [o for o in op.ops if isinstance(o, func.FuncOp) and not o.is_declaration]:
             longest = longest_query(function)
+            settled = settled_inputs(function)
             for fused in [o for o in function.body.block.ops if isinstance(o, FusedOp)]:
                 name = kernel_name(fused)
                 if name not in lowered:
-                    made, lowered[name] = lower_region(fused, name, longest)
-                    fixed = [i for i, value in enumerate(fused.ins) if is_immutable(value)]
-                    made.attributes[IMMUTABLE_PARAMETERS] = DenseArrayBase[I64].from_list(i64, fixed)
+                    made, lowered[name] = lower_region(fused, name, longest, settled[fused])
+                    fixed = [i for i, early in enumerate(settled[fused]) if early]
+                    made.attributes[SETTLED_PARAMETERS] = DenseArrayBase[I64].from_list(i64, fixed)
                     op.body.block.add_op(made)
                 replace_by_launch(fused, name, lowered[name])
 
@@ -60,8 +62,8 @@ def kernel_name(fused: FusedOp) -> str:
     return name.data
 
 
-def lower_region(fused: FusedOp, name: str, longest_query: int) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """The kernel of one region and its grid. Raises PassError for a region without a schedule or with an unknown skeleton."""
+def lower_region(fused: FusedOp, name: str, longest_query: int, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """The kernel of one region and its grid; `settled` says which inputs may be read early. Raises PassError for a region without a schedule or with an unknown skeleton."""
     schedule = fused.schedule
     if schedule is None:
         raise PassError("a region without a schedule", where=subject(fused), remedy="run choose-schedule first")
@@ -69,13 +71,11 @@ def lower_region(fused: FusedOp, name: str, longest_query: int) -> tuple[kernel.
         case "row":
             return row.lower(fused, name, schedule)
         case "gemv":
-            return contract.lower_gemv(fused, name, schedule)
+            return contract.lower_gemv(fused, name, schedule, settled)
         case "mma":
-            return contract.lower_mma(fused, name, schedule)
+            return contract.lower_mma(fused, name, schedule, settled)
         case "attend":
             return attend.lower_attend(fused, name, schedule, longest_query)
-        case "merge":
-            return attend.lower_merge(fused, name, schedule)
         case "sample":
             return sample.lower(fused, name, schedule)
         case other:

@@ -15,7 +15,19 @@ from lamella.dialects.attributes import element_of, element_type_of, python_valu
 from lamella.dialects.kernel import PointerType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
-from lamella.dialects.tile import CastOp, ConstantOp, FusedOp, GatherOp, MapOp, ReduceOp, RotateOp, ScatterOp, ScheduleAttr, SlotsOp
+from lamella.dialects.tile import (
+    CastOp,
+    ConstantOp,
+    FusedOp,
+    GatherOp,
+    MapOp,
+    ReduceOp,
+    ReshapeOp,
+    RotateOp,
+    ScatterOp,
+    ScheduleAttr,
+    SlotsOp,
+)
 from lamella.errors import PassError, nearest
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
@@ -165,7 +177,7 @@ class Emitter:
         if known is not None:
             return known
         if isinstance(value, BlockArgument):
-            block = self._load(value, place)
+            block = self.load(value, shape_of(value), place)
         else:
             assert isinstance(value.owner, Operation)
             with self.b.source(source_of(value.owner)):
@@ -178,8 +190,9 @@ class Emitter:
         self._memo[-1][value, place] = block
         return block
 
-    def _load(self, argument: SSAValue, place: Place) -> SSAValue:
-        sizes, pointer = shape_of(argument), self.pointers[argument]
+    def load(self, argument: SSAValue, sizes: tuple[int, ...], place: Place) -> SSAValue:
+        """The numbers at `place` of an argument of the region, which lies in memory row by row, seen as a tensor of `sizes`."""
+        pointer = self.pointers[argument]
         hint = (argument.name_hint or "value").rpartition(".")[2]
         with self.b.source("load"):
             if len(sizes) == 0:
@@ -200,10 +213,11 @@ class Emitter:
         by_row = 0 if sizes[0] == 1 else b.mul(rows, width)
         if isinstance(by_row, SSAValue):
             self.hinted("row_start", by_row)
-        row_mask = None if sizes[0] == 1 else place.row_mask
         if width == 1 or cols is None:
-            return by_row, row_mask
-        mask = b.all_of(row_mask, place.col_mask)
+            return by_row, None if sizes[0] == 1 else place.row_mask
+        # One row is read by all rows of a place, unless each has columns of its own.
+        stretched = sizes[0] == 1 and not (len(shape(cols)) == 2 and shape(cols)[0] > 1)
+        mask = b.all_of(None if stretched else place.row_mask, place.col_mask)
         return self.hinted("offsets", b.add(by_row, cols)), None if mask is None else self.hinted("mask", mask)
 
     def along_rows(self, value: SSAValue, place: Place) -> SSAValue:
@@ -380,6 +394,14 @@ def _gather(e: Emitter, op: Operation, place: Place) -> SSAValue:
     return e.b.load(pointer, offsets, mask)
 
 
+def _reshape(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """Memory knows no shape: the input is read as if it had that of the result."""
+    assert isinstance(op, ReshapeOp)
+    if not isinstance(op.input, BlockArgument):
+        raise PassError("a reshape of a value that this kernel computes", where=subject(op))
+    return e.load(op.input, shape_of(op.result), place)
+
+
 def _slots(e: Emitter, op: Operation, place: Place) -> SSAValue:
     """The sequence of a token is the number of sequences that end at or before it; past the last one it is padding."""
     assert isinstance(op, SlotsOp)
@@ -437,6 +459,7 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     CastOp: _cast,
     ReduceOp: _reduce,
     GatherOp: _gather,
+    ReshapeOp: _reshape,
     SlotsOp: _slots,
     RotateOp: _rotate,
 }

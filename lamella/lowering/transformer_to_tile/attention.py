@@ -52,6 +52,8 @@ def attention(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Se
         kv_heads=cast(int, attributes["kv_heads"]),
         head_dim=cast(int, attributes["head_dim"]),
         scale=cast(float, attributes["scale"]),
+        window=cast(int, attributes.get("window", 0)),
+        score_cap=cast(float, attributes.get("score_cap", 0.0)),
         loc=b.loc,
     )
     return [b.cast(b.add(attend), element_type_of(op.results[0]))]

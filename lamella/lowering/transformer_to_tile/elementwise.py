@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from lamella.dialects.attributes import element_name, element_type_of
+from lamella.dialects.attributes import attributes_of, element_name, element_type_of
 from lamella.dialects.elementwise import Elementwise, LastAxisReduction
 from lamella.dialects.tile import ReduceOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
@@ -33,4 +33,11 @@ def advance(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequ
     return [b.map("add", operands[0], 1)]
 
 
-RULES: dict[str, Rule] = {"transformer.advance": advance}
+def scale(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """`cast(map mul (cast x, factor))`."""
+    factor = attributes_of(op)["factor"]
+    assert isinstance(factor, float)
+    return [b.cast(b.map("mul", b.float32(operands[0]), factor), element_type_of(op.results[0]))]
+
+
+RULES: dict[str, Rule] = {"transformer.advance": advance, "transformer.scale": scale}

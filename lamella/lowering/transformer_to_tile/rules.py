@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from lamella.dialects.attributes import element_type_of, shape_of
-from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, GatherOp, MapOp, ReduceOp
+from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, GatherOp, MapOp, ReduceOp, ReshapeOp
 
 
 @dataclass
@@ -43,6 +43,10 @@ class TileBuilder:
     def mean(self, value: SSAValue) -> SSAValue:
         """The mean over the last axis, kept with size 1."""
         return self.map("mul", self.add(ReduceOp("sum", value, loc=self.loc)), 1.0 / shape_of(value)[-1])
+
+    def reshape(self, value: SSAValue, shape: tuple[int, ...]) -> SSAValue:
+        """`value` in another shape of as many numbers; `value` itself when it has that shape."""
+        return value if shape_of(value) == shape else self.add(ReshapeOp(value, shape, loc=self.loc))
 
     def gather(self, table: SSAValue, rows: SSAValue) -> SSAValue:
         """Rows of a table."""

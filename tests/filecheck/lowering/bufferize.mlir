@@ -1,5 +1,5 @@
-// RUN: lamella-opt %s -p bufferize | filecheck %s
-// RUN: lamella-opt %s -p bufferize | lamella-opt --legal buffers | filecheck %s
+// RUN: lamella-opt %s -p 'in-place,bufferize' | filecheck %s
+// RUN: lamella-opt %s -p 'in-place,bufferize' | lamella-opt --legal buffers | filecheck %s
 
 // The residual is overwritten by the epilogue that reads it element by element; the argument %x and the returned %z are not.
 // CHECK-LABEL: func.func @residual
@@ -8,7 +8,7 @@
 // CHECK-NEXT:    %y = memref.alloc() : memref<1x8xf32>
 // CHECK-NEXT:    tile.fused ins(%x : memref<1x8xf32>) outs(%y : memref<1x8xf32>) ledger [#tile.ledger<not_in_place, {out = 0 : i64, reason = "no input of its type dies here"}>] {
 // CHECK:         %u = memref.alloc() : memref<1x8xf32>
-// CHECK-NEXT:    tile.fused schedule <gemv, {k = 8 : i64, rows = 1 : i64, warps = 4 : i64}> ins(%y, %w : memref<1x8xf32>, memref<8x8xf32>) outs(%u : memref<1x8xf32>) ledger [#tile.ledger<chosen, {kind = "schedule"}>, #tile.ledger<not_in_place, {out = 0 : i64, reason = "no input of its type dies here"}>] attributes {loc = "layers.0.o"} {
+// CHECK-NEXT:    tile.fused schedule <gemv, {k = 8 : i64, rows = 1 : i64, warps = 4 : i64}> ins(%y, %w : memref<1x8xf32>, memref<8x8xf32>) outs(%u : memref<1x8xf32>) ledger [#tile.ledger<chosen, {kind = "schedule"}>, #tile.ledger<not_in_place, {out = 0 : i64, reason = "input 0 is read later"}>] attributes {loc = "layers.0.o"} {
 // CHECK:         tile.fused ins(%u, %w, %y : memref<1x8xf32>, memref<8x8xf32>, memref<1x8xf32>) outs(%y : memref<1x8xf32>) ledger [#tile.ledger<in_place, {input = 2 : i64, out = 0 : i64, reason = "the input dies here"}>] {
 // CHECK-NEXT:    ^bb0(%a: tensor<1x8xf32>, %b: tensor<8x8xf32>, %c: tensor<1x8xf32>):
 // CHECK:         func.return %y : memref<1x8xf32>

@@ -59,3 +59,68 @@ func.func @dynamic(%x: tensor<?xf32>) -> tensor<?xf32> {
   } -> tensor<?xf32>
   func.return %y : tensor<?xf32>
 }
+
+// -----
+
+// What in-place says is checked: an annotation that would race, or that overwrites what is still wanted, is refused.
+// CHECK: tile.fused at layers.0.ffn: result 0 cannot overwrite input 0: contract reads it from other programs
+func.func @race(%x: tensor<1x8xf32>, %w: tensor<8x8xf32>) -> tensor<1x8xf32> {
+  %y = tile.fused ins(%x : tensor<1x8xf32>) {
+  ^bb0(%a: tensor<1x8xf32>):
+    %r = tile.map "silu"(%a) : tensor<1x8xf32> -> tensor<1x8xf32>
+    tile.yield %r : tensor<1x8xf32>
+  } -> tensor<1x8xf32>
+  %z = tile.fused ins(%y, %w : tensor<1x8xf32>, tensor<8x8xf32>) attributes {in_place = array<i64: 0>, loc = "layers.0.ffn"} {
+  ^bb0(%a: tensor<1x8xf32>, %b: tensor<8x8xf32>):
+    %r = tile.contract %a, %b : tensor<1x8xf32>, tensor<8x8xf32> -> tensor<1x8xf32>
+    tile.yield %r : tensor<1x8xf32>
+  } -> tensor<1x8xf32>
+  func.return %z : tensor<1x8xf32>
+}
+
+// -----
+
+// CHECK: tile.fused: result 0 cannot overwrite input 0: it is read later
+func.func @live(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %y = tile.fused ins(%x : tensor<4xf32>) {
+  ^bb0(%a: tensor<4xf32>):
+    %r = tile.map "silu"(%a) : tensor<4xf32> -> tensor<4xf32>
+    tile.yield %r : tensor<4xf32>
+  } -> tensor<4xf32>
+  %z = tile.fused ins(%y : tensor<4xf32>) attributes {in_place = array<i64: 0>} {
+  ^bb0(%a: tensor<4xf32>):
+    %r = tile.map "neg"(%a) : tensor<4xf32> -> tensor<4xf32>
+    tile.yield %r : tensor<4xf32>
+  } -> tensor<4xf32>
+  func.return %y, %z : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// CHECK: tile.fused: result 0 cannot overwrite input 0: it is storage from outside the function
+func.func @outside(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %z = tile.fused ins(%x : tensor<4xf32>) attributes {in_place = array<i64: 0>} {
+  ^bb0(%a: tensor<4xf32>):
+    %r = tile.map "neg"(%a) : tensor<4xf32> -> tensor<4xf32>
+    tile.yield %r : tensor<4xf32>
+  } -> tensor<4xf32>
+  func.return %z : tensor<4xf32>
+}
+
+// -----
+
+// CHECK: tile.fused: result 1 cannot overwrite input 0: another result does
+func.func @both(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %y = tile.fused ins(%x : tensor<4xf32>) {
+  ^bb0(%a: tensor<4xf32>):
+    %r = tile.map "silu"(%a) : tensor<4xf32> -> tensor<4xf32>
+    tile.yield %r : tensor<4xf32>
+  } -> tensor<4xf32>
+  %p, %q = tile.fused ins(%y, %x : tensor<4xf32>, tensor<4xf32>) attributes {in_place = array<i64: 0, 0>} {
+  ^bb0(%a: tensor<4xf32>, %b: tensor<4xf32>):
+    %r = tile.map "neg"(%b) : tensor<4xf32> -> tensor<4xf32>
+    %s = tile.map "exp"(%b) : tensor<4xf32> -> tensor<4xf32>
+    tile.yield %r, %s : tensor<4xf32>, tensor<4xf32>
+  } -> tensor<4xf32>, tensor<4xf32>
+  func.return %p, %q : tensor<4xf32>, tensor<4xf32>
+}

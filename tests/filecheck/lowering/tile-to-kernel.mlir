@@ -79,8 +79,8 @@ func.func @chunks(%X: memref<3x48xf32>, %Y: memref<3x48xf32>) {
 
 // -----
 
-// Two contractions with epilogues of their own split the grid: 16 / 2 programs for q, 8 / 2 for k. A pair of columns is split, turned, joined,
-// rounded and stored in the slot of its token.
+// Two contractions with epilogues of their own split the grid: 16 / 2 programs for q, 8 / 2 for k. What the epilogue reads is
+// loaded before the products. A pair of columns is split, turned, joined, rounded and stored in the slot of its token.
 // CHECK-LABEL: func.func @gemv
 // CHECK-NEXT:    host.launch @gemv_0 grid [12, 1, 1] ins(%X, %WQ, %WK, %ANGLES, %CACHE, %SLOTS :
 // CHECK-SAME:      outs(%Q, %CACHE : memref<1x16xbf16>, memref<?x2x1x16x8xbf16>) {loc = "layers.3.attn"}
@@ -91,15 +91,15 @@ func.func @chunks(%X: memref<3x48xf32>, %Y: memref<3x48xf32>) {
 // CHECK:           kernel.store %[[Q]]
 // CHECK-NEXT:    } else {
 // CHECK:           = kernel.load %[[WK]]
+// CHECK:           %cos = kernel.load %[[ANGLES]]
+// CHECK:           %sin = kernel.load %[[ANGLES]]
+// CHECK:           = kernel.load %[[SLOTS]]
 // CHECK:           %[[SUM:.*]] = kernel.reduce "sum" {{.*}} {source = "attn.k: contract", axis = 1 : i64}
 // CHECK:           %[[PAIRS:.*]] = kernel.reshape %[[SUM]] {source = "attn.rope_k: rotate"} : tensor<2xf32> -> tensor<1x2xf32>
 // CHECK-NEXT:      %{{.*}}, %{{.*}} = kernel.split %[[PAIRS]]
-// CHECK:           = kernel.load %[[ANGLES]]
-// CHECK:           = kernel.load %[[ANGLES]]
 // CHECK:           %[[JOINED:.*]] = kernel.join
 // CHECK-NEXT:      %[[TURNED:.*]] = kernel.reshape %[[JOINED]]
 // CHECK-NEXT:      %[[LOW:.*]] = kernel.cast %[[TURNED]]
-// CHECK:           = kernel.load %[[SLOTS]]
 // CHECK:           kernel.store %[[CACHE]]{{.*}}, %[[LOW]] {source = "attn.cache: scatter"} : !kernel.ptr<bf16>, tensor<2xi64>, tensor<2xbf16>
 // CHECK-NEXT:    }
 // CHECK-NEXT:    kernel.return
@@ -148,11 +148,10 @@ func.func @mma(%X: memref<40x64xbf16>, %WG: memref<48x64xbf16>, %WU: memref<48x6
 
 // -----
 
-// Tiles of queries by key/value heads by sequences times chunks; then a program a head and token to merge.
+// Tiles of queries by key/value heads by sequences times chunks; the last program of its chunks merges them.
 // CHECK-LABEL: func.func @attention
 // CHECK-NEXT:    host.launch @attend_0 grid [2, 2, 4]
-// CHECK-SAME:      outs(%ACC, %MAX, %SUM :
-// CHECK-NEXT:    host.launch @merge_0 grid [2, 5, 1]
+// CHECK-SAME:      outs(%ACC, %MAX, %SUM, %O :
 // CHECK:       kernel.func @attend_0
 // CHECK:         = kernel.for {{.*}} -> (tensor<16xf32>, tensor<16xf32>, tensor<16x16xf32>) attributes {num_stages = 2 : i64
 // CHECK:           %[[SCORES:.*]] = kernel.dot {{.*}} : tensor<16x16xbf16>, tensor<16x32xbf16> -> tensor<16x32xf32>
@@ -160,27 +159,28 @@ func.func @mma(%X: memref<40x64xbf16>, %WG: memref<48x64xbf16>, %WU: memref<48x6
 // CHECK:           %[[P:.*]] = kernel.exp2 {{.*}} -> tensor<16x32xf32>
 // CHECK:           = kernel.dot {{.*}} : tensor<16x32xbf16>, tensor<32x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
 // CHECK-NEXT:      kernel.yield
-// CHECK:         kernel.store
-// CHECK:         kernel.store
-// CHECK:         kernel.store
+// CHECK:         kernel.store %{{acc|max|sum}}_out_ptr
+// CHECK:         kernel.store %{{acc|max|sum}}_out_ptr
+// CHECK:         kernel.store %{{acc|max|sum}}_out_ptr
+// CHECK:         kernel.barrier
+// CHECK-NEXT:    %arrived = kernel.atomic_add %arrivals_ptr
+// CHECK:         %[[LAST:.*]] = kernel.eq %arrived,
+// CHECK-NEXT:    kernel.if %[[LAST]]
+// CHECK:           %parts = kernel.load %acc_out_ptr{{.*}}cache = "cg"
+// CHECK:           = kernel.exp
+// CHECK:           = kernel.div
+// CHECK:           = kernel.cast {{.*}} : tensor<2x16xf32> -> tensor<2x16xbf16>
+// CHECK:           kernel.store %o_out_ptr
+// CHECK:           kernel.store %arrivals_ptr
+// CHECK-NEXT:    }
 // CHECK-NEXT:    kernel.return
-// CHECK:       kernel.func @merge_0
-// CHECK:         = kernel.exp
-// CHECK:         = kernel.div
-// CHECK:         = kernel.cast {{.*}} : tensor<16xf32> -> tensor<16xbf16>
-// CHECK:         kernel.store
-// CHECK-NEXT:    kernel.return
-func.func @attention(%Q: memref<5x32xbf16>, %CACHE: memref<?x2x2x16x16xbf16>, %TABLE: memref<2x4xi32>, %STARTS: memref<3xi32>, %CONTEXT: memref<2xi32>, %ACC: memref<5x2x2x16xf32>, %MAX: memref<5x2x2xf32>, %SUM: memref<5x2x2xf32>, %O: memref<5x32xbf16>) attributes {lamella.bucket = {tokens = 5 : i64, sequences = 2 : i64, longest_query = 4 : i64, logit_rows = 2 : i64, blocks = 4 : i64, advance = false}} {
-  tile.fused schedule <attend, {queries = 2 : i64, rows = 16 : i64, splits = 2 : i64, stages = 2 : i64, tile = 32 : i64, warps = 4 : i64}> ins(%Q, %CACHE, %TABLE, %STARTS, %CONTEXT : memref<5x32xbf16>, memref<?x2x2x16x16xbf16>, memref<2x4xi32>, memref<3xi32>, memref<2xi32>) outs(%ACC, %MAX, %SUM : memref<5x2x2x16xf32>, memref<5x2x2xf32>, memref<5x2x2xf32>) attributes {kernel = "attend_0"} {
-  ^bb0(%q: tensor<5x32xbf16>, %cache: tensor<?x2x2x16x16xbf16>, %table: tensor<2x4xi32>, %starts: tensor<3xi32>, %context: tensor<2xi32>):
+func.func @attention(%Q: memref<5x32xbf16>, %CACHE: memref<?x2x2x16x16xbf16>, %TABLE: memref<2x4xi32>, %STARTS: memref<3xi32>, %CONTEXT: memref<2xi32>, %ACC: memref<5x2x2x16xf32>, %MAX: memref<5x2x2xf32>, %SUM: memref<5x2x2xf32>, %O: memref<5x32xbf16>, %ARRIVALS: memref<8xi32>) attributes {lamella.bucket = {tokens = 5 : i64, sequences = 2 : i64, longest_query = 4 : i64, logit_rows = 2 : i64, blocks = 4 : i64, advance = false}} {
+  tile.fused schedule <attend, {queries = 2 : i64, rows = 16 : i64, splits = 2 : i64, stages = 2 : i64, tile = 32 : i64, warps = 4 : i64}> ins(%Q, %CACHE, %TABLE, %STARTS, %CONTEXT, %ARRIVALS : memref<5x32xbf16>, memref<?x2x2x16x16xbf16>, memref<2x4xi32>, memref<3xi32>, memref<2xi32>, memref<8xi32>) outs(%ACC, %MAX, %SUM, %O : memref<5x2x2x16xf32>, memref<5x2x2xf32>, memref<5x2x2xf32>, memref<5x32xbf16>) attributes {kernel = "attend_0"} {
+  ^bb0(%q: tensor<5x32xbf16>, %cache: tensor<?x2x2x16x16xbf16>, %table: tensor<2x4xi32>, %starts: tensor<3xi32>, %context: tensor<2xi32>, %arrivals: tensor<8xi32>):
     %acc, %max, %sum = tile.attend_partial %q, %cache, %table, %starts, %context {heads = 2 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 0.25 : f64, splits = 2 : i64, tile = 32 : i64} : tensor<5x32xbf16>, tensor<?x2x2x16x16xbf16>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32> -> tensor<5x2x2x16xf32>, tensor<5x2x2xf32>, tensor<5x2x2xf32>
-    tile.yield %acc, %max, %sum : tensor<5x2x2x16xf32>, tensor<5x2x2xf32>, tensor<5x2x2xf32>
-  }
-  tile.fused schedule <merge, {splits = 2 : i64, warps = 1 : i64}> ins(%ACC, %MAX, %SUM : memref<5x2x2x16xf32>, memref<5x2x2xf32>, memref<5x2x2xf32>) outs(%O : memref<5x32xbf16>) attributes {kernel = "merge_0"} {
-  ^bb0(%acc: tensor<5x2x2x16xf32>, %max: tensor<5x2x2xf32>, %sum: tensor<5x2x2xf32>):
-    %mixed = tile.attend_merge %acc, %max, %sum : tensor<5x2x2x16xf32>, tensor<5x2x2xf32>, tensor<5x2x2xf32> -> tensor<5x32xf32>
+    %mixed = tile.attend_merge %acc, %max, %sum counted by %arrivals : tensor<5x2x2x16xf32>, tensor<5x2x2xf32>, tensor<5x2x2xf32>, tensor<8xi32> -> tensor<5x32xf32>
     %o = tile.cast %mixed : tensor<5x32xf32> -> tensor<5x32xbf16>
-    tile.yield %o : tensor<5x32xbf16>
+    tile.yield %acc, %max, %sum, %o : tensor<5x2x2x16xf32>, tensor<5x2x2xf32>, tensor<5x2x2xf32>, tensor<5x32xbf16>
   }
   func.return
 }

@@ -152,3 +152,30 @@ func.func @sample(%logits: tensor<2x16xf32>, %f: tensor<2xf32>, %i: tensor<2xi32
   %next = transformer.sample %logits, %f, %i, %f, %i, %i {loc = "sample"} : (tensor<2x16xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>) -> tensor<2xi32>
   func.return %next : tensor<2xi32>
 }
+
+// Heads that are normalized one by one are rows of their own; a weight for the whole row meets the whole row.
+// CHECK-LABEL: func.func @head_norm
+// CHECK-NEXT:    %[[HEADS:.*]] = tile.reshape %x to [6, 4] {loc = "layers.0.attn.q_norm"} : tensor<3x8xf32> -> tensor<6x4xf32>
+// CHECK-NEXT:    %{{.*}} = tile.map "square"(%[[HEADS]])
+// CHECK:         %inverse = tile.map "rsqrt"
+// CHECK-NEXT:    %[[NORMED:.*]] = tile.map "mul"(%[[HEADS]], %inverse)
+// CHECK-NEXT:    %[[SCALED:.*]] = tile.map "mul"(%[[NORMED]], %w) {{.*}} : tensor<6x4xf32>, tensor<4xf32> -> tensor<6x4xf32>
+// CHECK-NEXT:    %y = tile.reshape %[[SCALED]] to [3, 8]
+// CHECK:         %[[CENTRED:.*]] = tile.map "mul"({{.*}}) : tensor<6x4xf32>, tensor<6x1xf32> -> tensor<6x4xf32>
+// CHECK-NEXT:    %[[ROWS:.*]] = tile.reshape %[[CENTRED]] to [3, 8]
+// CHECK-NEXT:    %z = tile.map "mul"(%[[ROWS]], %v) : tensor<3x8xf32>, tensor<8xf32> -> tensor<3x8xf32>
+func.func @head_norm(%x: tensor<3x8xf32>, %w: tensor<4xf32>, %v: tensor<8xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>) {
+  %y = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64, heads = 2 : i64, loc = "layers.0.attn.q_norm"} : (tensor<3x8xf32>, tensor<4xf32>) -> tensor<3x8xf32>
+  %z = transformer.layer_norm %x, %v {eps = 1.0e-05 : f64, heads = 2 : i64} : (tensor<3x8xf32>, tensor<8xf32>) -> tensor<3x8xf32>
+  func.return %y, %z : tensor<3x8xf32>, tensor<3x8xf32>
+}
+
+// CHECK-LABEL: func.func @scale
+// CHECK-NEXT:    %[[X:.*]] = tile.cast %x
+// CHECK-NEXT:    %[[FACTOR:.*]] = tile.constant 1.250000e+01 : f32
+// CHECK-NEXT:    %[[PRODUCT:.*]] = tile.map "mul"(%[[X]], %[[FACTOR]])
+// CHECK-NEXT:    %y = tile.cast %[[PRODUCT]]
+func.func @scale(%x: tensor<3x8xbf16>) -> tensor<3x8xbf16> {
+  %y = transformer.scale %x {factor = 12.5 : f64} : (tensor<3x8xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}

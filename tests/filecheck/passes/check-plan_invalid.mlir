@@ -90,3 +90,13 @@ func.func @left(%arena: memref<512xi8>) attributes {lamella.memory = {}} {
 func.func @none(%x: memref<512xf32>) attributes {lamella.memory = {}} {
   func.return
 }
+
+// -----
+
+// CHECK: plan of @limit: lamella.memory says limit = 256, but the arena has 512 bytes
+func.func @limit(%x: memref<64xf32>, %arena: memref<512xi8>) attributes {lamella.memory = {arena = 512 : i64, limit = 256 : i64}} {
+  %0 = arith.constant 256 : index
+  %a = memref.view %arena[%0][] : memref<512xi8> to memref<64xf32>
+  host.launch @k grid [1, 1, 1] ins(%x : memref<64xf32>) outs(%a : memref<64xf32>)
+  func.return
+}

@@ -1,5 +1,13 @@
 // RUN: lamella-opt %s -p choose-schedule | filecheck %s
 // RUN: lamella-opt %s -p 'choose-schedule{arch=sm_80}' | filecheck %s
+// RUN: lamella-opt %s -p 'choose-schedule{split-attention=false split-sampling=false}' | filecheck %s --check-prefix=WHOLE
+
+// One program does what would be split; nothing else changes.
+// WHOLE-NOT:  _partial
+// WHOLE:      tile.fused schedule <attend, {{{.*}}splits = 1 : i64
+// WHOLE-NOT:  _partial
+// WHOLE:      tile.fused schedule <sample, {{{.*}}splits = 1 : i64
+// WHOLE-NOT:  _partial
 
 // One token: a program takes whole rows of the weights.
 // CHECK-LABEL: func.func @gemv
@@ -59,21 +67,19 @@ func.func @row(%x: tensor<3x576xf32>, %p: tensor<300xi32>) -> (tensor<3x576xf32>
 }
 
 // The IR of the pass's docstring. One query over a long context is too few programs: each chunk of the context becomes a partial result,
-// which the plan gives a buffer, and a second region merges them and runs what followed the attention.
+// which the plan gives a buffer, and the last program of each key/value head merges them and runs what followed the attention.
 // CHECK-LABEL: func.func @split
-// CHECK-NEXT:    %acc, %max, %sum = tile.fused schedule <attend, {{{.*}}splits = [[SPLITS:[0-9]+]] : i64{{.*}}}> ins(%q, %cache, %block_table, %query_start, %context_len :
-// CHECK-SAME:      reason = "too few programs to fill the device: the context is split [[SPLITS]] ways"
+// CHECK-NEXT:    %arrivals = tile.arrivals {{132|108}} : i64
+// CHECK-NEXT:    %acc, %max, %sum, %o = tile.fused schedule <attend, {{{.*}}splits = [[SPLITS:[0-9]+]] : i64{{.*}}}> ins(%q, %cache, %block_table, %query_start, %context_len, %r, %arrivals :
+// CHECK-SAME:      reason = "too few programs to fill the device: the context is split [[SPLITS]] ways, the last program merges"
 // CHECK-SAME:      attributes {loc = "layers.0.attn.attention"} {
 // CHECK:           tile.attend_partial {{.*}} splits = [[SPLITS]] : i64
 // CHECK-SAME:        -> tensor<1x4x[[SPLITS]]x8xf32>, tensor<1x4x[[SPLITS]]xf32>, tensor<1x4x[[SPLITS]]xf32>
-// CHECK-NEXT:      tile.yield
-// CHECK-NEXT:    } -> tensor<1x4x[[SPLITS]]x8xf32>, tensor<1x4x[[SPLITS]]xf32>, tensor<1x4x[[SPLITS]]xf32>
-// CHECK-NEXT:    %o = tile.fused schedule <merge, {splits = [[SPLITS]] : i64, warps = {{[14]}} : i64}> ins(%acc, %max, %sum, %r :
-// CHECK:           %[[MERGED:.*]] = tile.attend_merge {{.*}} {loc = "layers.0.attn.attention"}
+// CHECK-NEXT:      %[[MERGED:.*]] = tile.attend_merge {{.*}} counted by %arrivals_1 {loc = "layers.0.attn.attention"}
 // CHECK-NEXT:      %[[SUM:.*]] = tile.map "add"(%[[MERGED]], %f)
 // CHECK-NEXT:      %[[LOW:.*]] = tile.cast %[[SUM]]
-// CHECK-NEXT:      tile.yield %[[LOW]]
-// CHECK-NEXT:    } -> tensor<1x32xbf16>
+// CHECK-NEXT:      tile.yield %{{.*}}, %{{.*}}, %{{.*}}, %[[LOW]]
+// CHECK-NEXT:    } -> tensor<1x4x[[SPLITS]]x8xf32>, tensor<1x4x[[SPLITS]]xf32>, tensor<1x4x[[SPLITS]]xf32>, tensor<1x32xbf16>
 // CHECK-NEXT:    func.return %o
 func.func @split(%q: tensor<1x32xbf16>, %cache: tensor<?x2x2x16x8xbf16>, %block_table: tensor<1x128xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>, %r: tensor<1x32xf32>) -> tensor<1x32xbf16> attributes {lamella.bucket = {tokens = 1 : i64, sequences = 1 : i64, longest_query = 1 : i64, logit_rows = 1 : i64, blocks = 128 : i64, advance = true}} {
   %o = tile.fused ins(%q, %cache, %block_table, %query_start, %context_len, %r : tensor<1x32xbf16>, tensor<?x2x2x16x8xbf16>, tensor<1x128xi32>, tensor<2xi32>, tensor<1xi32>, tensor<1x32xf32>) attributes {loc = "layers.0.attn.attention"} {

@@ -7,7 +7,7 @@
 // CHECK:         = kernel.load %w_ptr
 // CHECK-NEXT:    kernel.wait_prerequisites
 // CHECK-NEXT:    = kernel.load %x_ptr
-kernel.func @gemv(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @gemv(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
   %w = kernel.load %w_ptr[%lane] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
   %x = kernel.load %x_ptr[%lane] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
@@ -23,7 +23,7 @@ kernel.func @gemv(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !k
 // CHECK-NEXT:    kernel.wait_prerequisites
 // CHECK-NEXT:    kernel.for
 // CHECK-NOT:     kernel.wait_prerequisites
-kernel.func @loop(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @loop(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
   %zero = kernel.constant 0 : i32 -> i32
   %end = kernel.constant 64 : i32 -> i32
@@ -47,7 +47,7 @@ kernel.func @loop(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !k
 // CHECK-NEXT:    } else {
 // CHECK-NEXT:      kernel.wait_prerequisites
 // CHECK-NEXT:      = kernel.load %y_ptr
-kernel.func @branches(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @branches(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   %p = kernel.program_id 0 : i64 -> i32
   %four = kernel.constant 4 : i32 -> i32
   %low = kernel.lt %p, %four : i32, i32 -> i1
@@ -67,5 +67,42 @@ kernel.func @branches(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attrib
 // CHECK-NEXT:    kernel.wait_prerequisites
 // CHECK-NEXT:    kernel.return
 kernel.func @nothing(%x_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
+  kernel.return
+}
+
+// A load whose mask leaves only what earlier steps wrote need not wait, though the launch before writes others behind the pointer.
+// CHECK-LABEL: kernel.func @cache
+// CHECK:         %old = kernel.load %cache_ptr
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    %new = kernel.load %cache_ptr
+kernel.func @cache(%cache_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
+  %t = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
+  %last = kernel.constant 7 : i32 -> i32
+  %zero = kernel.constant 0.0 : f32 -> f32
+  %before = kernel.lt %t, %last : tensor<8xi32>, i32 -> tensor<8xi1>
+  %old = kernel.load %cache_ptr[%t] mask %before : tensor<8xi1> other %zero : f32 {settled} : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+  %new = kernel.load %cache_ptr[%t] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+  %y = kernel.where %before, %old, %new : tensor<8xi1>, tensor<8xf32>, tensor<8xf32> -> tensor<8xf32>
+  kernel.store %y_ptr[%t], %y : !kernel.ptr<f32>, tensor<8xi32>, tensor<8xf32>
+  kernel.return
+}
+
+// A kernel that keeps tiles in flight and reads nothing early would hold shared memory while it waits: it is launched the ordinary way.
+// CHECK-LABEL: kernel.func @pipelined
+// CHECK-NOT:     kernel.launch_dependents
+// CHECK-NOT:     kernel.wait_prerequisites
+// CHECK:         kernel.return
+kernel.func @pipelined(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 3 : i64, settled = array<i64: 0>} {
+  %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
+  %zero = kernel.constant 0 : i32 -> i32
+  %end = kernel.constant 64 : i32 -> i32
+  %step = kernel.constant 8 : i32 -> i32
+  kernel.for %i = %zero to %end step %step attributes {num_stages = 3 : i64} {
+    %at = kernel.add %lane, %i : tensor<8xi32>, i32 -> tensor<8xi32>
+    %w = kernel.load %w_ptr[%at] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+    %x = kernel.load %x_ptr[%at] : !kernel.ptr<f32>, tensor<8xi32> -> tensor<8xf32>
+    %y = kernel.mul %w, %x : tensor<8xf32>, tensor<8xf32> -> tensor<8xf32>
+    kernel.store %y_ptr[%at], %y : !kernel.ptr<f32>, tensor<8xi32>, tensor<8xf32>
+  }
   kernel.return
 }

@@ -2,7 +2,7 @@
 
 // Kernels that hold the ops already are only checked.
 // CHECK: kernel.func @k: kernel.load before the wait: another launch may still write what this one touches
-kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   kernel.launch_dependents
   %zero = kernel.constant 0 : i32 -> i32
   %y = kernel.load %y_ptr[%zero] : !kernel.ptr<f32>, i32 -> f32
@@ -13,7 +13,7 @@ kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {n
 // -----
 
 // CHECK: kernel.func @k: a path ends without a wait: another launch may still write what this one touches
-kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   kernel.launch_dependents
   %zero = kernel.constant 0 : i32 -> i32
   %w = kernel.load %w_ptr[%zero] : !kernel.ptr<f32>, i32 -> f32
@@ -23,7 +23,7 @@ kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {n
 // -----
 
 // CHECK: kernel.func @k: a second wait: another launch may still write what this one touches
-kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   kernel.launch_dependents
   %zero = kernel.constant 0 : i32 -> i32
   kernel.wait_prerequisites
@@ -34,7 +34,7 @@ kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {n
 // -----
 
 // CHECK: kernel.func @k: one branch waits and the other does not: another launch may still write what this one touches
-kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   kernel.launch_dependents
   %zero = kernel.constant 0 : i32 -> i32
   %p = kernel.program_id 0 : i64 -> i32
@@ -48,7 +48,7 @@ kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {n
 // -----
 
 // CHECK: kernel.func @k: a wait inside a loop: another launch may still write what this one touches
-kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, immutable = array<i64: 0>} {
+kernel.func @k(%w_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
   kernel.launch_dependents
   %zero = kernel.constant 0 : i32 -> i32
   %four = kernel.constant 4 : i32 -> i32

@@ -2,38 +2,38 @@
 // RUN: lamella-opt %s -p 'fold-constants{max-growth=0.5}' --split-input-file | filecheck %s --check-prefix=SMALL
 
 // Expressions become weights, equal ones become one; what no step reads any more is dropped, with the weight that nothing ever read.
-// CHECK:      func.func @forward(%x: tensor<3x4xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>) attributes {lamella.folds = [
+// CHECK:      func.func @forward(%x: tensor<3x4xf32>) -> (tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>, tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>) attributes {lamella.folds = [
 // CHECK-SAME: {kind = "constant", reason = "pair_rows(scale_columns(q_proj, norm))", verdict = "folded", what = "q_proj.scaled.paired"}
 // CHECK-SAME: {kind = "weight", reason = "only @transform_weights reads it", verdict = "dropped", what = "q_proj"}
 // CHECK-SAME: {kind = "weight", reason = "only @transform_weights reads it", verdict = "dropped", what = "norm"}
 // CHECK-SAME: {kind = "weight", reason = "nothing reads it", verdict = "dropped", what = "inv_freq"}]} {
-// CHECK-NEXT: %q_proj.scaled.paired = transformer.weight "q_proj.scaled.paired" : tensor<8x4xf32>
+// CHECK-NEXT: %q_proj.scaled.paired = transformer.weight "q_proj.scaled.paired" : tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
 // CHECK-NEXT: %a = transformer.linear %x, %q_proj.scaled.paired {loc = "a"}
 // CHECK-NEXT: %b = transformer.linear %x, %q_proj.scaled.paired {loc = "b"}
 // CHECK-NEXT: func.return %a, %b
-// CHECK:      func.func @transform_weights() -> tensor<8x4xf32> attributes {lamella.outputs = ["q_proj.scaled.paired"]} {
+// CHECK:      func.func @transform_weights() -> tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>> attributes {lamella.outputs = ["q_proj.scaled.paired"]} {
 // CHECK-NEXT: %w = transformer.weight "q_proj" : tensor<8x4xf32>
 // CHECK-NEXT: %g = transformer.weight "norm" : tensor<4xf32>
 // CHECK-NEXT: %s = transformer.scale_columns %w, %g : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
-// CHECK-NEXT: %p = transformer.pair_rows %s {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
-// CHECK-NEXT: func.return %p : tensor<8x4xf32>
+// CHECK-NEXT: %p = transformer.pair_rows %s {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
+// CHECK-NEXT: func.return %p : tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
 // The guard refuses the whole and then its part, which is as large.
 // SMALL:      func.func @forward(
 // SMALL-SAME: {kind = "constant", reason = "128 bytes of 144, more than max-growth = 0.5 allows", verdict = "not_folded", what = "transformer.scale_columns"}
 // SMALL-SAME: {kind = "constant", reason = "128 bytes of 144, more than max-growth = 0.5 allows", verdict = "not_folded", what = "transformer.pair_rows"}
 // SMALL-NOT:  func.func @transform_weights
-func.func @forward(%x : tensor<3x4xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>) {
+func.func @forward(%x : tensor<3x4xf32>) -> (tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>, tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>) {
   %w = transformer.weight "q_proj" : tensor<8x4xf32>
   %g = transformer.weight "norm" : tensor<4xf32>
   %d = transformer.weight "inv_freq" : tensor<2xf32>
   %s = transformer.scale_columns %w, %g : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
-  %p = transformer.pair_rows %s {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
-  %a = transformer.linear %x, %p {loc = "a"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %p = transformer.pair_rows %s {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
+  %a = transformer.linear %x, %p {loc = "a"} : (tensor<3x4xf32>, tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>) -> tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>
   %w2 = transformer.weight "q_proj" : tensor<8x4xf32>
   %s2 = transformer.scale_columns %w2, %g : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
-  %p2 = transformer.pair_rows %s2 {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
-  %b = transformer.linear %x, %p2 {loc = "b"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
-  func.return %a, %b : tensor<3x8xf32>, tensor<3x8xf32>
+  %p2 = transformer.pair_rows %s2 {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
+  %b = transformer.linear %x, %p2 {loc = "b"} : (tensor<3x4xf32>, tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>) -> tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>
+  func.return %a, %b : tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>, tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>
 }
 // -----
 // Any pure op on weights and tables counts. Names that are taken get a number, and what a step reads besides stays alive.
@@ -102,8 +102,8 @@ func.func @weightless(%x : tensor<3x4xf32>) -> tensor<3x4xf32> {
 // -----
 // Expressions on weights that an earlier run made join its function; a result that no step reads any more leaves it.
 // CHECK:      func.func @second(
-// CHECK:      %q.paired.scaled = transformer.weight "q.paired.scaled" : tensor<8x4xf32>
-// CHECK:      func.func @transform_weights() -> (tensor<8x4xf32>, tensor<4x8xf32>) attributes {lamella.outputs = ["q.paired.scaled", "k.transposed"]} {
+// CHECK:      %q.paired.scaled = transformer.weight "q.paired.scaled" : tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
+// CHECK:      func.func @transform_weights() -> (tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>, tensor<4x8xf32>) attributes {lamella.outputs = ["q.paired.scaled", "k.transposed"]} {
 // CHECK-NEXT: %w = transformer.weight "q" : tensor<8x4xf32>
 // CHECK-NEXT: %0 = transformer.pair_rows %w
 // CHECK-NEXT: %g = transformer.weight "norm" : tensor<4xf32>
@@ -111,19 +111,19 @@ func.func @weightless(%x : tensor<3x4xf32>) -> tensor<3x4xf32> {
 // CHECK-NEXT: %v = transformer.weight "k" : tensor<8x4xf32>
 // CHECK-NEXT: %u = transformer.transpose %v
 // CHECK-NEXT: func.return %s, %u
-func.func @second(%x : tensor<3x4xf32>) -> (tensor<3x8xf32>, tensor<4x8xf32>) {
-  %w = transformer.weight "q.paired" : tensor<8x4xf32>
+func.func @second(%x : tensor<3x4xf32>) -> (tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>, tensor<4x8xf32>) {
+  %w = transformer.weight "q.paired" : tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
   %g = transformer.weight "norm" : tensor<4xf32>
-  %s = transformer.scale_columns %w, %g : (tensor<8x4xf32>, tensor<4xf32>) -> tensor<8x4xf32>
-  %q = transformer.linear %x, %s {loc = "q"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %s = transformer.scale_columns %w, %g : (tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>, tensor<4xf32>) -> tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
+  %q = transformer.linear %x, %s {loc = "q"} : (tensor<3x4xf32>, tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>) -> tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>
   %v = transformer.weight "k" : tensor<8x4xf32>
   %u = transformer.transpose %v : (tensor<8x4xf32>) -> tensor<4x8xf32>
-  func.return %q, %u : tensor<3x8xf32>, tensor<4x8xf32>
+  func.return %q, %u : tensor<3x8xf32, #transformer.layout<head = 4, paired = 4>>, tensor<4x8xf32>
 }
-func.func @transform_weights() -> (tensor<8x4xf32>, tensor<4xf32>) attributes {lamella.outputs = ["q.paired", "unread.silu"]} {
+func.func @transform_weights() -> (tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>, tensor<4xf32>) attributes {lamella.outputs = ["q.paired", "unread.silu"]} {
   %w = transformer.weight "q" : tensor<8x4xf32>
-  %0 = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %0 = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 4 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>
   %1 = transformer.weight "unread" : tensor<4xf32>
   %2 = transformer.silu %1 : (tensor<4xf32>) -> tensor<4xf32>
-  func.return %0, %2 : tensor<8x4xf32>, tensor<4xf32>
+  func.return %0, %2 : tensor<8x4xf32, #transformer.layout<head = 4, paired = 4>>, tensor<4xf32>
 }

@@ -47,15 +47,15 @@ func.func @layer_norm(%x : tensor<3x4xf32>) -> tensor<3x8xf32> {
 // CHECK:      %n = transformer.rms_norm %x {eps = 1.000000e-06 : f64} : (tensor<3x4xf32>) -> tensor<3x4xf32>
 // CHECK-NEXT: %0 = transformer.scale_columns %p, %g {offset = 1.000000e+00 : f64}
 // CHECK-NEXT: %y = transformer.linear %n, %0
-func.func @gemma(%x : tensor<3x4xf32>) -> tensor<3x10xf32> {
+func.func @gemma(%x : tensor<3x4xf32>) -> tensor<3x10xf32, #transformer.layout<head = 2, paired = 2>> {
   %g = transformer.weight "norm" : tensor<4xf32>
   %w = transformer.weight "q" : tensor<8x4xf32>
   %v = transformer.weight "k" : tensor<2x4xf32>
   %j = transformer.concat_rows %w, %v : (tensor<8x4xf32>, tensor<2x4xf32>) -> tensor<10x4xf32>
-  %p = transformer.pair_rows %j {head_dim = 2 : i64, rotary_dim = 2 : i64} : (tensor<10x4xf32>) -> tensor<10x4xf32>
+  %p = transformer.pair_rows %j {head_dim = 2 : i64, rotary_dim = 2 : i64} : (tensor<10x4xf32>) -> tensor<10x4xf32, #transformer.layout<head = 2, paired = 2>>
   %n = transformer.rms_norm %x, %g {eps = 1.0e-06 : f64, offset = 1.0 : f64} : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
-  %y = transformer.linear %n, %p : (tensor<3x4xf32>, tensor<10x4xf32>) -> tensor<3x10xf32>
-  func.return %y : tensor<3x10xf32>
+  %y = transformer.linear %n, %p : (tensor<3x4xf32>, tensor<10x4xf32, #transformer.layout<head = 2, paired = 2>>) -> tensor<3x10xf32, #transformer.layout<head = 2, paired = 2>>
+  func.return %y : tensor<3x10xf32, #transformer.layout<head = 2, paired = 2>>
 }
 // -----
 // One reader that is no linear keeps the norm whole.
@@ -185,4 +185,15 @@ func.func @unread(%x : tensor<3x4xf32>) {
   %g = transformer.weight "norm" : tensor<4xf32>
   %n = transformer.rms_norm %x, %g {eps = 1.0e-05 : f64} : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
   func.return
+}
+// -----
+// CHECK:      func.func @heads(
+// CHECK-SAME: reason = "it normalizes each head by itself", verdict = "not_folded"
+// CHECK-NOT:  transformer.scale_columns
+func.func @heads(%x : tensor<3x8xf32>) -> tensor<3x8xf32> {
+  %g = transformer.weight "q_norm" : tensor<4xf32>
+  %w = transformer.weight "fc" : tensor<8x8xf32>
+  %n = transformer.rms_norm %x, %g {eps = 1.0e-05 : f64, heads = 2 : i64} : (tensor<3x8xf32>, tensor<4xf32>) -> tensor<3x8xf32>
+  %y = transformer.linear %n, %w : (tensor<3x8xf32>, tensor<8x8xf32>) -> tensor<3x8xf32>
+  func.return %y : tensor<3x8xf32>
 }

@@ -1,5 +1,9 @@
 // RUN: lamella-opt %s -p plan-memory | filecheck %s
 // RUN: lamella-opt %s -p 'plan-memory,check-plan' | filecheck %s
+// RUN: lamella-opt %s -p 'plan-memory{reuse=false},check-plan' | filecheck %s --check-prefix=APART
+
+// APART-LABEL: func.func @chain
+// APART-SAME:    {arena = 768 : i64, buffers = 768 : i64, launches = 3 : i64, max_live = 512 : i64, strategy = "no-reuse"}
 
 // %a and %b are live together at launch 1, %b and %c at launch 2; %c takes the place of %a. The result stays to the end.
 // CHECK-LABEL: func.func @chain

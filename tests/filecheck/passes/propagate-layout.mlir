@@ -1,26 +1,27 @@
 // RUN: lamella-opt %s -p propagate-layout --split-input-file | filecheck %s
 // RUN: lamella-opt %s -p 'propagate-layout,propagate-layout' --split-input-file | filecheck %s --check-prefix=AGAIN
 
-// Weights, biases, rotations and the cache change together; v does not.
+// Weights, biases, rotations and the cache change together, and the types of all of them say so; v does not.
 // CHECK:      func.func @forward(
 // CHECK-SAME: %c: !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>)
 // CHECK-SAME: lamella.layout = {choice = "paired", rotary_dim = 8 : i64}
-// CHECK:      %0 = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16x4xf32>) -> tensor<16x4xf32>
-// CHECK-NEXT: %1 = transformer.pair_rows %bq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16xf32>) -> tensor<16xf32>
-// CHECK-NEXT: %q = transformer.linear %x, %0, %1 {loc = "layers.0.attn.q"}
-// CHECK-NEXT: %2 = transformer.pair_rows %wk {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+// CHECK:      %0 = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16x4xf32>) -> tensor<16x4xf32, #transformer.layout<head = 8, paired = 8>>
+// CHECK-NEXT: %1 = transformer.pair_rows %bq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16xf32>) -> tensor<16xf32, #transformer.layout<head = 8, paired = 8>>
+// CHECK-NEXT: %q = transformer.linear %x, %0, %1 {loc = "layers.0.attn.q"} : (tensor<3x4xf32>, tensor<16x4xf32, #transformer.layout<head = 8, paired = 8>>, tensor<16xf32, #transformer.layout<head = 8, paired = 8>>) -> tensor<3x16xf32, #transformer.layout<head = 8, paired = 8>>
+// CHECK-NEXT: %2 = transformer.pair_rows %wk {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8x4xf32>) -> tensor<8x4xf32, #transformer.layout<head = 8, paired = 8>>
 // CHECK-NEXT: %k = transformer.linear %x, %2 {loc = "layers.0.attn.k"}
 // CHECK-NEXT: %v = transformer.linear %x, %wv {loc = "layers.0.attn.v"}
-// CHECK:      %q2 = transformer.rotate %q, %p, %table {loc = "layers.0.attn.rope_q", heads = 2 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "paired"}
+// CHECK:      %q2 = transformer.rotate %q, %p, %table {loc = "layers.0.attn.rope_q", heads = 2 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "paired"} : (tensor<3x16xf32, #transformer.layout<head = 8, paired = 8>>, tensor<3xi32>, tensor<32x8xf32>) -> tensor<3x16xf32, #transformer.layout<head = 8, paired = 8>>
 // CHECK-NEXT: %k2 = transformer.rotate %k, %p, %table {loc = "layers.0.attn.rope_k", heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "paired"}
 // CHECK-NEXT: %d = transformer.cache_write
+// CHECK-SAME: paired = 8>, tensor<3x8xf32, #transformer.layout<head = 8, paired = 8>>, tensor<3x8xf32>, tensor<3xi32>
 // CHECK-SAME: -> !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>
 // CHECK:      func.return %o, %d : tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 8>
 
 // A second run finds nothing to do: rows are paired once.
 // AGAIN:      lamella.layout = {choice = "paired already", rotary_dim = 8 : i64}
-// AGAIN:      %0 = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16x4xf32>) -> tensor<16x4xf32>
-// AGAIN-NEXT: %1 = transformer.pair_rows %bq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16xf32>) -> tensor<16xf32>
+// AGAIN:      %0 = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16x4xf32>) -> tensor<16x4xf32, #transformer.layout<head = 8, paired = 8>>
+// AGAIN-NEXT: %1 = transformer.pair_rows %bq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<16xf32>) -> tensor<16xf32, #transformer.layout<head = 8, paired = 8>>
 // AGAIN-NEXT: %q = transformer.linear %x, %0, %1
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
@@ -243,4 +244,42 @@ func.func @scaled(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, 
   %d = transformer.cache_write %c, %k2, %v, %p, %s, %t {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<3x8xf32>, tensor<3x8xf32>, tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32>) -> !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
   %o = transformer.attention %q2, %d, %t, %s, %l {heads = 2 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, loc = "layers.0.attn.attention"} : (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x16xf32>
   func.return %o, %d : tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+}
+// -----
+// A checkpoint that stores [inputs, outputs]: a transpose before each linear, which depends on a weight alone and so runs once, at load time
+// (fold-constants moves it). Two that undo each other, or that nothing reads, are gone.
+// CHECK:      func.func @conv1d(
+// CHECK-SAME: lamella.folds = [{kind = "transpose", reason = "5 in a step before, 0 after: 2 of weights at load time, 3 gone, which undid another or were not read", verdict = "layout", what = "transposes"}]
+// CHECK:      %up = transformer.transpose %wu : (tensor<4x6xf32>) -> tensor<6x4xf32>
+// CHECK-NEXT: %scaled = transformer.scale_columns %up, %g
+// CHECK-NEXT: %h = transformer.linear %x, %scaled
+// CHECK-NEXT: %down = transformer.transpose %wd : (tensor<6x4xf32>) -> tensor<4x6xf32>
+// CHECK-NEXT: %y = transformer.linear %h, %down
+// CHECK-NEXT: %z = transformer.linear %y, %wz
+func.func @conv1d(%x : tensor<3x4xf32>) -> tensor<3x4xf32> {
+  %g = transformer.weight "norm" : tensor<4xf32>
+  %wu = transformer.weight "up" : tensor<4x6xf32>
+  %wd = transformer.weight "down" : tensor<6x4xf32>
+  %wz = transformer.weight "back" : tensor<4x4xf32>
+  %up = transformer.transpose %wu : (tensor<4x6xf32>) -> tensor<6x4xf32>
+  %scaled = transformer.scale_columns %up, %g : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
+  %h = transformer.linear %x, %scaled : (tensor<3x4xf32>, tensor<6x4xf32>) -> tensor<3x6xf32>
+  %down = transformer.transpose %wd : (tensor<6x4xf32>) -> tensor<4x6xf32>
+  %unread = transformer.transpose %down : (tensor<4x6xf32>) -> tensor<6x4xf32>
+  %y = transformer.linear %h, %down : (tensor<3x6xf32>, tensor<4x6xf32>) -> tensor<3x4xf32>
+  %there = transformer.transpose %wz : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %back = transformer.transpose %there : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %z = transformer.linear %y, %back : (tensor<3x4xf32>, tensor<4x4xf32>) -> tensor<3x4xf32>
+  func.return %z : tensor<3x4xf32>
+}
+// -----
+// A transpose of what a step computes cannot move.
+// CHECK:      func.func @activation(
+// CHECK-SAME: reason = "2 in a step before, 1 after: 1 of weights at load time; transformer.transpose at scores reads transformer.linear at layers.0.attn.k"
+func.func @activation(%x : tensor<3x4xf32>) -> tensor<4x3xf32> {
+  %w = transformer.weight "k" : tensor<4x4xf32>
+  %r = transformer.transpose %w : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %k = transformer.linear %x, %r {loc = "layers.0.attn.k"} : (tensor<3x4xf32>, tensor<4x4xf32>) -> tensor<3x4xf32>
+  %t = transformer.transpose %k {loc = "scores"} : (tensor<3x4xf32>) -> tensor<4x3xf32>
+  func.return %t : tensor<4x3xf32>
 }

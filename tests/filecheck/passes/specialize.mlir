@@ -42,3 +42,8 @@ func.func @transform_weights() -> tensor<16x8xf32> attributes {lamella.outputs =
   %embed = transformer.silu %table : (tensor<16x8xf32>) -> tensor<16x8xf32>
   func.return %embed : tensor<16x8xf32>
 }
+// The order of features outlives the names of dimensions.
+// CHECK:      func.func @ordered(%q: tensor<8x64xf32, #transformer.layout<head = 16, paired = 8>>) -> tensor<8x64xf32, #transformer.layout<head = 16, paired = 8>>
+func.func @ordered(%q : tensor<?x64xf32, #transformer.layout<dims = ["N"], head = 16, paired = 8>>) -> tensor<?x64xf32, #transformer.layout<dims = ["N"], head = 16, paired = 8>> {
+  func.return %q : tensor<?x64xf32, #transformer.layout<dims = ["N"], head = 16, paired = 8>>
+}

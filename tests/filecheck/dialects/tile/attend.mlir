@@ -8,5 +8,16 @@ func.func @attend(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_t
   %acc, %max, %sum = tile.attend_partial %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, splits = 8 : i64, tile = 32 : i64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32>
   // CHECK-NEXT: %merged = tile.attend_merge %acc, %max, %sum {loc = "layers.0.attention"} : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32> -> tensor<3x16xf32>
   %merged = tile.attend_merge %acc, %max, %sum {loc = "layers.0.attention"} : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32> -> tensor<3x16xf32>
+  // CHECK-NEXT: %arrivals = tile.arrivals 8 : i64 : tensor<8xi32>
+  %arrivals = tile.arrivals 8 : i64 : tensor<8xi32>
+  // CHECK-NEXT: %last = tile.attend_merge %acc, %max, %sum counted by %arrivals : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32>, tensor<8xi32> -> tensor<3x16xf32>
+  %last = tile.attend_merge %acc, %max, %sum counted by %arrivals : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32>, tensor<8xi32> -> tensor<3x16xf32>
   func.return %whole, %merged : tensor<3x16xf32>, tensor<3x16xf32>
+}
+
+// CHECK-LABEL: func.func @kinds
+func.func @kinds(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>) -> tensor<3x16xf32> {
+  // CHECK-NEXT: %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 5.000000e-01 : f64, window = 7 : i64, score_cap = 5.000000e+01 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, window = 7 : i64, score_cap = 50.0 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  func.return %y : tensor<3x16xf32>
 }

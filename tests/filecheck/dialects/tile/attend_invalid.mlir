@@ -69,3 +69,19 @@ func.func @merged(%acc: tensor<3x4x8x4xf32>, %max: tensor<3x4x8xf32>, %sum: tens
   %y = tile.attend_merge %acc, %max, %sum : tensor<3x4x8x4xf32>, tensor<3x4x8xf32>, tensor<3x4x8xf32> -> tensor<3x4xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.attend at layers.0: window is -2, expected a positive number of positions
+func.func @window(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>) {
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {loc = "layers.0", heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, window = -2 : i64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.attend: score_cap is 0, expected a positive number
+func.func @cap(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>) {
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, score_cap = 0.0 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  func.return
+}

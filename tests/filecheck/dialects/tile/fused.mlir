@@ -35,3 +35,14 @@ func.func @buffers(%x: memref<3x8xf32>, %y: memref<3x8xf32>, %t: tensor<3x8xf32>
   }
   func.return
 }
+
+// What a result may overwrite stands beside the region (in-place).
+// CHECK: func.func @in_place
+// CHECK-NEXT: tile.fused ins(%x : tensor<3x8xf32>) attributes {in_place = array<i64: 0, -1>} {
+func.func @in_place(%x: tensor<3x8xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>) {
+  %p, %q = tile.fused ins(%x : tensor<3x8xf32>) attributes {in_place = array<i64: 0, -1>} {
+  ^bb0(%a: tensor<3x8xf32>):
+    tile.yield %a, %a : tensor<3x8xf32>, tensor<3x8xf32>
+  } -> tensor<3x8xf32>, tensor<3x8xf32>
+  func.return %p, %q : tensor<3x8xf32>, tensor<3x8xf32>
+}

@@ -74,3 +74,37 @@ func.func @isolated(%x: tensor<4xf32>) {
   } -> tensor<4xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.fused: in_place has 2 numbers, expected 1, one a result
+func.func @numbers(%x: tensor<4xf32>) {
+  %y = tile.fused ins(%x : tensor<4xf32>) attributes {in_place = array<i64: 0, -1>} {
+  ^bb0(%a: tensor<4xf32>):
+    tile.yield %a : tensor<4xf32>
+  } -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.fused: result 0 overwrites input 1, expected one of 1, or -1
+func.func @missing(%x: tensor<4xf32>) {
+  %y = tile.fused ins(%x : tensor<4xf32>) attributes {in_place = array<i64: 1>} {
+  ^bb0(%a: tensor<4xf32>):
+    tile.yield %a : tensor<4xf32>
+  } -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.fused: result 0 has type tensor<4xbf16>, but overwrites input 0 of type tensor<4xf32>
+func.func @types(%x: tensor<4xf32>) {
+  %y = tile.fused ins(%x : tensor<4xf32>) attributes {in_place = array<i64: 0>} {
+  ^bb0(%a: tensor<4xf32>):
+    %b = tile.cast %a : tensor<4xf32> -> tensor<4xbf16>
+    tile.yield %b : tensor<4xbf16>
+  } -> tensor<4xbf16>
+  func.return
+}

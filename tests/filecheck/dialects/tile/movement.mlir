@@ -12,3 +12,10 @@ func.func @movement(%table: tensor<32x4xf32>, %positions: tensor<3xi32>, %query_
   %keyed = tile.scatter %turned into %cache[%slots] part 0 : i64 {loc = "layers.0.cache"} : tensor<3x8xf32>, tensor<?x2x2x16x4xf32>, tensor<3xi32> -> tensor<?x2x2x16x4xf32>
   func.return %keyed : tensor<?x2x2x16x4xf32>
 }
+
+// CHECK-LABEL: func.func @reshape
+func.func @reshape(%x: tensor<3x8xf32>) -> tensor<6x4xf32> {
+  // CHECK-NEXT: %heads = tile.reshape %x to [6, 4] {loc = "layers.0.attn.q_norm"} : tensor<3x8xf32> -> tensor<6x4xf32>
+  %heads = tile.reshape %x to [6, 4] {loc = "layers.0.attn.q_norm"} : tensor<3x8xf32> -> tensor<6x4xf32>
+  func.return %heads : tensor<6x4xf32>
+}

@@ -69,3 +69,19 @@ func.func @rows(%x: tensor<3x8xf32>, %rows: tensor<3x8xf32>) {
   %y = tile.rotate "half" %x by %rows heads 2 : i64 head_dim 4 : i64 rotary_dim 4 : i64 : tensor<3x8xf32>, tensor<3x8xf32> -> tensor<3x8xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.reshape at layers.0: input has shape (3, 8), 24 numbers, expected 20, those of (5, 4)
+func.func @numbers(%x: tensor<3x8xf32>) {
+  %y = tile.reshape %x to [5, 4] {loc = "layers.0"} : tensor<3x8xf32> -> tensor<5x4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.reshape: result has type tensor<6x4xf32>, expected (4, 6) of f32
+func.func @sizes(%x: tensor<3x8xf32>) {
+  %y = tile.reshape %x to [4, 6] : tensor<3x8xf32> -> tensor<6x4xf32>
+  func.return
+}

@@ -58,3 +58,33 @@
 %cache, %k, %v, %positions, %query_start, %block_table, %q, %context_len = "test.op"() : () -> (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?x32xf32, #transformer.dims<"N">>, tensor<?x32xf32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?x64xf32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"B">>)
 %0 = transformer.attention %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64} : (tensor<?x64xf32, #transformer.dims<"N">>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?xi32, #transformer.dims<"B">>) -> tensor<?x63xf32, #transformer.dims<"N">>
 // CHECK: transformer.attention: result has shape (N, 63), expected (N, 64), the shape of q
+
+// -----
+%cache, %k, %v, %p, %s, %t = "test.op"() : () -> (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x32xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2x32xf32>, tensor<2xi32>, tensor<3xi32>, tensor<2x4xi32>)
+%0 = transformer.cache_write %cache, %k, %v, %p, %s, %t : (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x32xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2x32xf32>, tensor<2xi32>, tensor<3xi32>, tensor<2x4xi32>) -> !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>
+// CHECK: transformer.cache_write: k lies in pairs of 8 in heads of 16, expected plain order, that of the cache's keys
+
+// -----
+%cache, %k, %v, %p, %s, %t = "test.op"() : () -> (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 8>, tensor<2x32xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2x32xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<3xi32>, tensor<2x4xi32>)
+%0 = transformer.cache_write %cache, %k, %v, %p, %s, %t : (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 8>, tensor<2x32xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2x32xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<3xi32>, tensor<2x4xi32>) -> !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 8>
+// CHECK: transformer.cache_write: v lies in pairs of 8 in heads of 16, expected plain order, that of the cache's values
+
+// -----
+%q, %cache, %t, %s, %l = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>)
+%0 = transformer.attention %q, %cache, %t, %s, %l {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<2x64xf32>
+// CHECK: transformer.attention: q lies in pairs of 8 in heads of 16, expected plain order, that of the cache's keys
+
+// -----
+%q, %cache, %t, %s, %l = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 8>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>)
+%0 = transformer.attention %q, %cache, %t, %s, %l {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 8>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>
+// CHECK: transformer.attention: result lies in pairs of 8 in heads of 16, expected plain order, that of the cache's values
+
+// -----
+%cache, %query_start, %block_table, %q, %context_len = "test.op"() : () -> (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?x64xf32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"B">>)
+%0 = transformer.attention %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64, window = 0 : i64, loc = "layers.0.attn.attention"} : (tensor<?x64xf32, #transformer.dims<"N">>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?xi32, #transformer.dims<"B">>) -> tensor<?x64xf32, #transformer.dims<"N">>
+// CHECK: transformer.attention at layers.0.attn.attention: window is 0, expected a positive number of positions
+
+// -----
+%cache, %query_start, %block_table, %q, %context_len = "test.op"() : () -> (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?x64xf32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"B">>)
+%0 = transformer.attention %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64, score_cap = -1.0 : f64} : (tensor<?x64xf32, #transformer.dims<"N">>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?xi32, #transformer.dims<"B">>) -> tensor<?x64xf32, #transformer.dims<"N">>
+// CHECK: transformer.attention: score_cap is -1, expected a positive number

@@ -29,3 +29,6 @@
 %12 = transformer.div %x, %y {loc = "layers.0.div"} : (tensor<?x6xf16, #transformer.dims<"N">>, tensor<?x6xf16, #transformer.dims<"N">>) -> tensor<?x6xf16, #transformer.dims<"N">>
 // CHECK-NEXT: %13 = transformer.maximum %x, %y {loc = "layers.0.maximum"} : (tensor<?x6xf16, #transformer.dims<"N">>, tensor<?x6xf16, #transformer.dims<"N">>) -> tensor<?x6xf16, #transformer.dims<"N">>
 %13 = transformer.maximum %x, %y {loc = "layers.0.maximum"} : (tensor<?x6xf16, #transformer.dims<"N">>, tensor<?x6xf16, #transformer.dims<"N">>) -> tensor<?x6xf16, #transformer.dims<"N">>
+%scaled = "test.op"() : () -> tensor<3x64xbf16>
+// CHECK: %{{.*}} = transformer.scale %scaled {loc = "embed.scale", factor = 1.250000e+01 : f64} : (tensor<3x64xbf16>) -> tensor<3x64xbf16>
+%times = transformer.scale %scaled {loc = "embed.scale", factor = 12.5 : f64} : (tensor<3x64xbf16>) -> tensor<3x64xbf16>

@@ -23,3 +23,8 @@
 %x = "test.op"() : () -> tensor<2x6xi32>
 %0 = transformer.exp %x : (tensor<2x6xi32>) -> tensor<2x6xi32>
 // CHECK: type is tensor<2x6xi32>, expected a tensor of f32 or f16 or bf16
+
+// -----
+%x = "test.op"() : () -> tensor<3x64xbf16>
+%0 = transformer.scale %x {factor = 2.0 : f64, loc = "embed.scale"} : (tensor<3x64xbf16>) -> tensor<3x64xf32>
+// CHECK: transformer.scale at embed.scale: result has element type f32, expected bf16, that of x

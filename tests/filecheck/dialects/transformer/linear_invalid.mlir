@@ -38,3 +38,18 @@
 %x = "test.op"() : () -> tensor<2x8xf32>
 %0 = transformer.slice_columns %x {start = 0 : i64, size = 3 : i64} : (tensor<2x8xf32>) -> tensor<2x3xbf16>
 // CHECK: transformer.slice_columns: result has element type bf16, expected f32, that of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<?x8xf32, #transformer.dims<"N">>, tensor<64x8xf32, #transformer.layout<head = 16, paired = 8>>)
+%0 = transformer.linear %x, %w : (tensor<?x8xf32, #transformer.dims<"N">>, tensor<64x8xf32, #transformer.layout<head = 16, paired = 8>>) -> tensor<?x64xf32, #transformer.dims<"N">>
+// CHECK: transformer.linear: result lies in plain order, expected pairs of 8 in heads of 16, that of the rows of weight
+
+// -----
+%x, %w, %b = "test.op"() : () -> (tensor<2x8xf32>, tensor<64x8xf32, #transformer.layout<head = 16, paired = 8>>, tensor<64xf32>)
+%0 = transformer.linear %x, %w, %b : (tensor<2x8xf32>, tensor<64x8xf32, #transformer.layout<head = 16, paired = 8>>, tensor<64xf32>) -> tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>
+// CHECK: transformer.linear: bias lies in plain order, expected pairs of 8 in heads of 16, that of the rows of weight
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<8x64xf32>)
+%0 = transformer.linear %x, %w : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<8x64xf32>) -> tensor<2x8xf32>
+// CHECK: transformer.linear: x lies in pairs of 8 in heads of 16, expected plain order, that of the columns of weight

@@ -15,3 +15,9 @@
 %5 = transformer.layer_norm %s, %v {eps = 1.0e-05 : f64} : (tensor<3x64xf32>, tensor<64xf32>) -> tensor<3x64xf32>
 // CHECK-NEXT: %6 = transformer.layer_norm %s, %v, %v {loc = "layers.3.attn_norm", eps = 1.000000e-05 : f64} : (tensor<3x64xf32>, tensor<64xf32>, tensor<64xf32>) -> tensor<3x64xf32>
 %6 = transformer.layer_norm %s, %v, %v {eps = 1.0e-05 : f64, loc = "layers.3.attn_norm"} : (tensor<3x64xf32>, tensor<64xf32>, tensor<64xf32>) -> tensor<3x64xf32>
+// One norm a head: of 4 heads of 16, with a weight for all heads, and with a weight for each.
+%h = "test.op"() : () -> tensor<16xf32>
+// CHECK: %{{.*}} = transformer.rms_norm %s, %h {eps = 1.000000e-05 : f64, heads = 4 : i64} : (tensor<3x64xf32>, tensor<16xf32>) -> tensor<3x64xf32>
+%7 = transformer.rms_norm %s, %h {eps = 1.0e-05 : f64, heads = 4 : i64} : (tensor<3x64xf32>, tensor<16xf32>) -> tensor<3x64xf32>
+// CHECK-NEXT: %{{.*}} = transformer.layer_norm %s, %v {eps = 1.000000e-05 : f64, heads = 4 : i64} : (tensor<3x64xf32>, tensor<64xf32>) -> tensor<3x64xf32>
+%8 = transformer.layer_norm %s, %v {eps = 1.0e-05 : f64, heads = 4 : i64} : (tensor<3x64xf32>, tensor<64xf32>) -> tensor<3x64xf32>

@@ -53,3 +53,13 @@
 %x = "test.op"() : () -> tensor<f32>
 %0 = transformer.layer_norm %x {eps = 1.0e-05 : f64} : (tensor<f32>) -> tensor<f32>
 // CHECK: transformer.layer_norm: x has rank 0, expected a last axis to normalize
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<16xf32>)
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64, heads = 5 : i64, loc = "layers.0.attn.q_norm"} : (tensor<2x64xf32>, tensor<16xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.rms_norm at layers.0.attn.q_norm: x has rows of 64, expected a multiple of heads = 5
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<32xf32>)
+%0 = transformer.layer_norm %x, %w {eps = 1.0e-05 : f64, heads = 4 : i64} : (tensor<2x64xf32>, tensor<32xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.layer_norm: weight has shape (32,), expected (16,), one head of x

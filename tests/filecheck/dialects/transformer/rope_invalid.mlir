@@ -32,3 +32,18 @@
 // -----
 %0 = transformer.rope_table {length = 32 : i64, rotary_dim = 16 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
 // CHECK: transformer.rope_table: result has shape (32, 8), expected (32, 16), length and rotary_dim
+
+// -----
+%x, %p, %t = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<32x8xf32>)
+%0 = transformer.rotate %x, %p, %t {heads = 4 : i64, head_dim = 16 : i64, rotary_dim = 8 : i64, style = "half"} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<32x8xf32>) -> tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>
+// CHECK: transformer.rotate: x lies in pairs of 8 in heads of 16, expected plain order, for style "half"
+
+// -----
+%x, %p, %t = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<32x16xf32>)
+%0 = transformer.rotate %x, %p, %t {heads = 4 : i64, head_dim = 16 : i64, rotary_dim = 16 : i64, style = "paired"} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<32x16xf32>) -> tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>
+// CHECK: transformer.rotate: x lies in pairs of 8 in heads of 16, expected plain order or pairs of 16 in heads of 16, for style "paired"
+
+// -----
+%x, %p, %t = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<32x8xf32>)
+%0 = transformer.rotate %x, %p, %t {heads = 4 : i64, head_dim = 16 : i64, rotary_dim = 8 : i64, style = "paired"} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 8>>, tensor<2xi32>, tensor<32x8xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.rotate: result lies in plain order, expected pairs of 8 in heads of 16, that of x

@@ -18,3 +18,15 @@
 // -----
 "test.op"() {type = tensor<?xf32, #transformer.dims<N>>} : () -> ()
 // CHECK: types_invalid.mlir:19:{{[0-9]+}}: string literal expected
+
+// -----
+"test.op"() {type = tensor<32xf32, #transformer.layout<head = 16, paired = 18>>} : () -> ()
+// CHECK: transformer.layout: paired is 18, expected an even number up to head = 16
+
+// -----
+"test.op"() {type = tensor<32xf32, #transformer.layout<head = 16, paired = 0>>} : () -> ()
+// CHECK: transformer.layout: paired is 0, expected an even number up to head = 16
+
+// -----
+"test.op"() {type = tensor<?xf32, #transformer.layout<"N", head = 16, paired = 8>>} : () -> ()
+// CHECK: types_invalid.mlir:31:{{[0-9]+}}: Expected 'head'

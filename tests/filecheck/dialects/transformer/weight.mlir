@@ -12,10 +12,10 @@ func.func @weights() -> (tensor<8x6xbf16>, tensor<8xf16>, tensor<4x4xf32>) {
 
 // CHECK-LABEL: func.func @transforms
 func.func @transforms(%w: tensor<8x6xbf16>, %bias: tensor<8xbf16>, %gamma: tensor<6xbf16>, %beta: tensor<6xbf16>) {
-  // CHECK: %paired = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xbf16>) -> tensor<8x6xbf16>
-  %paired = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xbf16>) -> tensor<8x6xbf16>
-  // CHECK-NEXT: %bias_1 = transformer.pair_rows %bias {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
-  %bias_1 = transformer.pair_rows %bias {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
+  // CHECK: %paired = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xbf16>) -> tensor<8x6xbf16, #transformer.layout<head = 4, paired = 2>>
+  %paired = transformer.pair_rows %w {head_dim = 4 : i64, rotary_dim = 2 : i64} : (tensor<8x6xbf16>) -> tensor<8x6xbf16, #transformer.layout<head = 4, paired = 2>>
+  // CHECK-NEXT: %bias_1 = transformer.pair_rows %bias {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16, #transformer.layout<head = 8, paired = 8>>
+  %bias_1 = transformer.pair_rows %bias {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16, #transformer.layout<head = 8, paired = 8>>
   // CHECK-NEXT: %scaled = transformer.scale_columns %w, %gamma : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
   %scaled = transformer.scale_columns %w, %gamma : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
   // CHECK-NEXT: %gemma = transformer.scale_columns %w, %gamma {offset = 1.000000e+00 : f64} : (tensor<8x6xbf16>, tensor<6xbf16>) -> tensor<8x6xbf16>
@@ -35,5 +35,14 @@ func.func @slices(%w: tensor<8x6xbf16>, %bias: tensor<8xbf16>) {
   %k = transformer.slice_rows %w {start = 4 : i64, size = 2 : i64} : (tensor<8x6xbf16>) -> tensor<2x6xbf16>
   // CHECK-NEXT: %all = transformer.slice_rows %bias {start = 0 : i64, size = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
   %all = transformer.slice_rows %bias {start = 0 : i64, size = 8 : i64} : (tensor<8xbf16>) -> tensor<8xbf16>
+  func.return
+}
+
+// CHECK-LABEL: func.func @heads
+func.func @heads(%qkv: tensor<24x8xf32>, %norms: tensor<3x4xf32>) {
+  // CHECK-NEXT: %{{.*}} = transformer.slice_rows %qkv {groups = 2 : i64, size = 4 : i64, start = 8 : i64} : (tensor<24x8xf32>) -> tensor<8x8xf32>
+  %v = transformer.slice_rows %qkv {groups = 2 : i64, size = 4 : i64, start = 8 : i64} : (tensor<24x8xf32>) -> tensor<8x8xf32>
+  // CHECK-NEXT: %{{.*}} = transformer.flatten %norms : (tensor<3x4xf32>) -> tensor<12xf32>
+  %all = transformer.flatten %norms : (tensor<3x4xf32>) -> tensor<12xf32>
   func.return
 }

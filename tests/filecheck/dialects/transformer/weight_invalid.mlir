@@ -115,3 +115,53 @@
 %w = "test.op"() : () -> tensor<8x6xf32>
 %0 = transformer.slice_rows %w {start = 6 : i64, size = 2 : i64} : (tensor<8x6xf32>) -> tensor<3x6xf32>
 // CHECK: transformer.slice_rows: result has shape (3, 6), expected (2, 6), the rows taken
+
+// -----
+%w = "test.op"() : () -> tensor<32x6xf32>
+%0 = transformer.pair_rows %w {head_dim = 16 : i64, rotary_dim = 8 : i64} : (tensor<32x6xf32>) -> tensor<32x6xf32>
+// CHECK: transformer.pair_rows: result lies in plain order, expected pairs of 8 in heads of 16, head_dim and rotary_dim
+
+// -----
+%w = "test.op"() : () -> tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>
+%0 = transformer.pair_rows %w {head_dim = 16 : i64, rotary_dim = 8 : i64} : (tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>) -> tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>
+// CHECK: transformer.pair_rows: w lies in pairs of 8 in heads of 16, expected plain order, which has no pairs yet
+
+// -----
+%w, %g = "test.op"() : () -> (tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>, tensor<6xf32>)
+%0 = transformer.scale_columns %w, %g : (tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>, tensor<6xf32>) -> tensor<32x6xf32>
+// CHECK: transformer.scale_columns: result lies in plain order, expected pairs of 8 in heads of 16, that of the rows of w
+
+// -----
+%b, %w, %g = "test.op"() : () -> (tensor<32xf32>, tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>, tensor<6xf32>)
+%0 = transformer.shift_bias %b, %w, %g : (tensor<32xf32>, tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>, tensor<6xf32>) -> tensor<32xf32>
+// CHECK: transformer.shift_bias: bias lies in plain order, expected pairs of 8 in heads of 16, that of the rows of w
+
+// -----
+%w, %v = "test.op"() : () -> (tensor<32x6xf32>, tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>)
+%0 = transformer.concat_rows %w, %v : (tensor<32x6xf32>, tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>) -> tensor<64x6xf32>
+// CHECK: transformer.concat_rows: w2 lies in pairs of 8 in heads of 16, expected plain order, in which rows of several weights can be one
+
+// -----
+%w = "test.op"() : () -> tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>
+%0 = transformer.transpose %w : (tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>) -> tensor<6x32xf32>
+// CHECK: transformer.transpose: w lies in pairs of 8 in heads of 16, expected plain order, in which columns can lie
+
+// -----
+%w = "test.op"() : () -> tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>
+%0 = transformer.slice_rows %w {start = 16 : i64, size = 16 : i64} : (tensor<32x6xf32, #transformer.layout<head = 16, paired = 8>>) -> tensor<16x6xf32>
+// CHECK: transformer.slice_rows: w lies in pairs of 8 in heads of 16, expected plain order, in which rows are counted
+
+// -----
+%w = "test.op"() : () -> tensor<24x8xf32>
+%0 = transformer.slice_rows %w {groups = 5 : i64, size = 4 : i64, start = 0 : i64} : (tensor<24x8xf32>) -> tensor<20x8xf32>
+// CHECK: transformer.slice_rows: w has shape (24, 8), expected rows in 5 equal groups
+
+// -----
+%w = "test.op"() : () -> tensor<24x8xf32>
+%0 = transformer.slice_rows %w {groups = 2 : i64, size = 4 : i64, start = 10 : i64} : (tensor<24x8xf32>) -> tensor<8x8xf32>
+// CHECK: transformer.slice_rows: w has shape (24, 8), expected rows 10 to 14 of each group
+
+// -----
+%w = "test.op"() : () -> tensor<3x4xf32>
+%0 = transformer.flatten %w : (tensor<3x4xf32>) -> tensor<4xf32>
+// CHECK: transformer.flatten: result has shape (4,), expected (12,), the numbers of w

@@ -1,0 +1,256 @@
+"""The building blocks of decoders as level-1 ops: norms, attention, feed-forward layers, residuals, in the forms a `ModelConfig` asks for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.builder import Builder
+from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from lamella.dialects.attributes import element_name
+from lamella.dialects.transformer import (
+    UNARY,
+    AddOp,
+    AdvanceOp,
+    AttentionOp,
+    CacheWriteOp,
+    ConcatRowsOp,
+    EmbeddingOp,
+    FlattenOp,
+    GatherRowsOp,
+    LayerNormOp,
+    LinearOp,
+    MulOp,
+    RMSNormOp,
+    RopeOp,
+    SampleOp,
+    ScaleOp,
+    SliceColumnsOp,
+    SliceRowsOp,
+    TanhOp,
+    TransposeOp,
+    WeightOp,
+)
+from lamella.frontends.config import LayerKind, ModelConfig
+
+
+@dataclass(frozen=True)
+class Step:
+    """Emits the ops of one step at `builder`, from the inputs by name. `shapes` are those of the weights."""
+
+    config: ModelConfig
+    element: Attribute
+    builder: Builder
+    inputs: Mapping[str, SSAValue]
+    shapes: Mapping[str, tuple[int, ...]]
+    weights: dict[str, SSAValue] = field(default_factory=dict[str, SSAValue])
+    """Weight ops emitted so far: each name has one."""
+
+    def emit(self, op: Operation, hint: str | None = None) -> SSAValue:
+        """Insert an op; its first result, named `hint` in the text."""
+        value = self.builder.insert(op).results[0]
+        value.name_hint = hint
+        return value
+
+    def weight(self, name: str) -> SSAValue:
+        """The handle of a weight."""
+        if name not in self.weights:
+            self.weights[name] = self.emit(WeightOp(name, TensorType(self.element, self.shapes[name])), name)
+        return self.weights[name]
+
+    def scale(self, x: SSAValue, factor: float, loc: str) -> SSAValue:
+        """x times a number, which is nothing at all where the number is 1."""
+        return x if factor == 1 else self.emit(ScaleOp(x, factor, loc=loc), x.name_hint)
+
+    def soft_cap(self, x: SSAValue, cap: float, loc: str) -> SSAValue:
+        """cap·tanh(x / cap)."""
+        if not cap:
+            return x
+        small = self.scale(x, 1 / cap, loc)
+        return self.scale(self.emit(TanhOp(small, loc=loc), x.name_hint), cap, loc)
+
+    # Linears
+
+    def matrix(self, name: str) -> SSAValue:
+        """The weight of a projection as [outputs, inputs]."""
+        weight = self.weight(name)
+        return self.emit(TransposeOp(weight)) if self.config.transposed else weight
+
+    def linear(self, x: SSAValue, name: str, biased: bool, loc: str) -> SSAValue:
+        """x times the weight `name`, plus its bias where the model has one."""
+        bias = self.weight(f"{name}.bias") if biased else None
+        return self.emit(LinearOp(x, self.matrix(name), bias, loc=loc), loc.rpartition(".")[2])
+
+    def columns(self, x: SSAValue, parts: Mapping[str, int], prefix: str) -> list[SSAValue]:
+        """The parts of x of these widths, side by side."""
+        out: list[SSAValue] = []
+        start = 0
+        for part, size in parts.items():
+            out.append(self.emit(SliceColumnsOp(x, start=start, size=size, loc=f"{prefix}.{part}"), part))
+            start += size
+        return out
+
+    def projections(self, x: SSAValue, prefix: str) -> list[SSAValue]:
+        """q, k and v of normalized x."""
+        config, biased = self.config, self.config.attention_bias
+        sizes = {part: config.head_dim * (config.heads if part == "q" else config.kv_heads) for part in "qkv"}
+        if not config.fused_qkv:
+            return [self.linear(x, f"{prefix}.{part}_proj", biased, f"{prefix}.{part}") for part in sizes]
+        name = f"{prefix}.qkv_proj"
+        if config.fused_qkv == "rows":
+            return self.columns(self.linear(x, name, biased, f"{prefix}.qkv"), sizes, prefix)
+        out: list[SSAValue] = []
+        for number, part in enumerate(sizes):
+            rows = [self.matrix(name), *([self.weight(f"{name}.bias")] if biased else [])]
+            own = [self.emit(SliceRowsOp(w, start=number * config.head_dim, size=config.head_dim, groups=config.heads)) for w in rows]
+            bias = own[1] if biased else None
+            out.append(self.emit(LinearOp(x, own[0], bias, loc=f"{prefix}.{part}"), part))
+        return out
+
+    # Norms
+
+    def norm(self, x: SSAValue, name: str) -> SSAValue:
+        """x normalized, with the parameters `name`."""
+        return self.normal(x, [self.weight(f"{name}{suffix}") for suffix in self.config.norm_suffixes], name)
+
+    def normal(self, x: SSAValue, parameters: Sequence[SSAValue], loc: str, heads: int = 1) -> SSAValue:
+        """x normalized, each of `heads` parts of a row by itself."""
+        config = self.config
+        if config.norm == "layer":
+            return self.emit(LayerNormOp(x, parameters, config.norm_eps, heads=heads, loc=loc), "normal")
+        return self.emit(RMSNormOp(x, parameters[0], config.norm_eps, offset=config.norm_offset, heads=heads, loc=loc), "normal")
+
+    def head_norm(self, x: SSAValue, heads: int, name: str) -> SSAValue:
+        """The norm of q or k."""
+        match self.config.qk_norm:
+            case "":
+                return x
+            case "row":
+                return self.norm(x, name)
+            case "head":
+                return self.normal(x, [self.weight(name)], name, heads)
+            case _ if self.config.qk_norm_tensors == "many":
+                each = [self.weight(f"{name}.{head}") for head in range(heads)]
+                return self.normal(x, [self.emit(ConcatRowsOp(each))], name, heads)
+            case _:
+                return self.normal(x, [self.emit(FlattenOp(self.weight(name)))], name, heads)
+
+    # Blocks
+
+    def rope(self, x: SSAValue, heads: int, kind: LayerKind, loc: str) -> SSAValue:
+        """x [N, heads·head_dim] with its heads turned by their positions, where the layer has positions at all."""
+        config = self.config
+        if config.positions != "rope" or not kind.rotates:
+            return x
+        op = RopeOp(
+            x,
+            self.inputs["positions"],
+            heads=heads,
+            head_dim=config.head_dim,
+            rotary_dim=config.rotary,
+            theta=config.rope_theta if kind.rope_theta is None else kind.rope_theta,
+            scaling=config.rope_scaling if kind.rope_scaling is None else kind.rope_scaling,
+            style=config.rope_style,
+            loc=loc,
+        )
+        return self.emit(op, loc.rpartition(".")[2])
+
+    def attention(self, x: SSAValue, cache: SSAValue, kind: LayerKind, prefix: str) -> tuple[SSAValue, SSAValue]:
+        """The attention block on normalized x: its output, and the cache with this step's keys and values."""
+        config, inputs = self.config, self.inputs
+        q, k, v = self.projections(x, prefix)
+        q = self.rope(self.head_norm(q, config.heads, f"{prefix}.q_norm"), config.heads, kind, f"{prefix}.rope_q")
+        k = self.rope(self.head_norm(k, config.kv_heads, f"{prefix}.k_norm"), config.kv_heads, kind, f"{prefix}.rope_k")
+        write = CacheWriteOp(cache, k, v, inputs["positions"], inputs["query_start"], inputs["block_table"], loc=f"{prefix}.cache")
+        cache = self.emit(write, "cache")
+        scales = (kind.score_scale, config.score_scale, config.head_dim**-0.5)
+        mixed = AttentionOp(
+            q,
+            cache,
+            inputs["block_table"],
+            inputs["query_start"],
+            inputs["context_len"],
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            scale=next(scale for scale in scales if scale is not None),
+            window=kind.window,
+            score_cap=config.score_cap,
+            loc=f"{prefix}.attention",
+        )
+        biased = config.attention_bias if config.output_bias is None else config.output_bias
+        return self.linear(self.emit(mixed, "mixed"), f"{prefix}.o_proj", biased, f"{prefix}.o"), cache
+
+    def ffn(self, x: SSAValue, prefix: str) -> SSAValue:
+        """The feed-forward block on normalized x."""
+        config, biased = self.config, self.config.mlp_bias
+        if config.fused_gate:
+            both = self.linear(x, f"{prefix}.gate_up_proj", biased, f"{prefix}.gate_up")
+            gate, up = self.columns(both, {"gate": config.ffn, "up": config.ffn}, prefix)
+        else:
+            gate = self.linear(x, f"{prefix}.gate_proj", biased, f"{prefix}.gate") if config.gated else None
+            up = self.linear(x, f"{prefix}.up_proj", biased, f"{prefix}.up")
+        active = self.emit(UNARY[config.activation](up if gate is None else gate, loc=f"{prefix}.activation"), "active")
+        inner = active if gate is None else self.emit(MulOp(active, up, loc=f"{prefix}.gated"), "gated")
+        return self.linear(inner, f"{prefix}.down_proj", biased, f"{prefix}.down")
+
+    def residual(self, x: SSAValue, out: SSAValue, prefix: str) -> SSAValue:
+        """x plus what a block returned, normalized and scaled as the model has it."""
+        if self.config.post_norm:
+            out = self.norm(out, f"{prefix}_post_norm")
+        out = self.scale(out, self.config.residual_scale, f"{prefix}.residual")
+        return self.emit(AddOp(x, out, loc=f"{prefix}.residual"), "x")
+
+    def layer(self, x: SSAValue, cache: SSAValue, number: int) -> tuple[SSAValue, SSAValue]:
+        """One layer: the new x, and the layer's cache."""
+        config, prefix = self.config, f"layers.{number}"
+        normal = self.norm(x, f"{prefix}.attn_norm") if config.pre_norm else x
+        out, cache = self.attention(normal, cache, config.layer(number), f"{prefix}.attn")
+        added = self.residual(x, out, f"{prefix}.attn")
+        if not (config.parallel and config.shared_norm):
+            read = x if config.parallel else added
+            normal = self.norm(read, f"{prefix}.ffn_norm") if config.pre_norm else read
+        return self.residual(added, self.ffn(normal, f"{prefix}.ffn"), f"{prefix}.ffn"), cache
+
+    def embed(self) -> SSAValue:
+        """The embeddings of the tokens, and of their positions where those are learned."""
+        config, inputs = self.config, self.inputs
+        x = self.emit(EmbeddingOp(inputs["tokens"], self.weight("embed"), loc="embed"), "x")
+        factor = rounded(config.embed_scale, element_name(self.element)) if config.embed_scale_rounded else config.embed_scale
+        x = self.scale(x, factor, "embed.scale")
+        if config.positions != "learned":
+            return x
+        places = self.emit(EmbeddingOp(inputs["positions"], self.weight("embed_positions"), loc="embed_positions"), "places")
+        return self.emit(AddOp(x, places, loc="embed.sum"), "x")
+
+    def model(self) -> None:
+        """The whole step, and its return."""
+        config, inputs, caches = self.config, self.inputs, list[SSAValue]()
+        x = self.embed()
+        for number in range(config.layers):
+            x, cache = self.layer(x, inputs[f"cache.{number}"], number)
+            caches.append(cache)
+        # Rows that want no logits are dropped before the last norm: it and the head work on R rows, not N.
+        x = self.norm(self.emit(GatherRowsOp(x, inputs["logit_rows"], loc="logit_rows"), "x"), "final_norm")
+        head = self.weight("embed" if config.tied else "lm_head")
+        logits = self.emit(LinearOp(x, head, element=f32, loc="lm_head"), "logits")
+        logits = self.soft_cap(self.scale(logits, config.logit_scale, "lm_head.scale"), config.logit_cap, "lm_head.cap")
+        position = self.emit(GatherRowsOp(inputs["positions"], inputs["logit_rows"], loc="sample.position"), "position")
+        position = self.emit(AdvanceOp(position, loc="sample.position"), "position")
+        temperature, top_k, top_p, seed = (inputs[name] for name in ("temperature", "top_k", "top_p", "seed"))
+        token = self.emit(SampleOp(logits, temperature, top_k, top_p, seed, position, loc="sample"), "next")
+        self.builder.insert(ReturnOp(logits, token, *caches))
+
+
+def rounded(value: float, element: str) -> float:
+    """The nearest number of an element type, ties to even."""
+    if element == "f16":
+        return struct.unpack("<e", struct.pack("<e", value))[0]
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if element == "bf16":
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return struct.unpack("<f", struct.pack("<I", bits))[0]

@@ -1,0 +1,131 @@
+"""A `ModelConfig` enters; the level-1 module of one step of the decoder it describes leaves, with the weights it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.builder import Builder
+from xdsl.dialects.builtin import ModuleOp, f32, i32
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+from xdsl.rewriter import InsertPoint
+
+from lamella.dialects import signature
+from lamella.dialects.attributes import ELEMENT_TYPES, attribute_of
+from lamella.dialects.transformer import KVCacheType, named_tensor
+from lamella.frontends.blocks import Step
+from lamella.frontends.config import ModelConfig
+from lamella.frontends.family import family
+
+INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
+    "tokens": (i32, ("N",)),
+    "positions": (i32, ("N",)),
+    "query_start": (i32, ("B+1",)),
+    "context_len": (i32, ("B",)),
+    "block_table": (i32, ("B", "M")),
+    "logit_rows": (i32, ("R",)),
+    "temperature": (f32, ("R",)),
+    "top_k": (i32, ("R",)),
+    "top_p": (f32, ("R",)),
+    "seed": (i32, ("R",)),
+}
+"""The inputs of a step before its caches: element type and named dimensions."""
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor of the checkpoint by its canonical name, in the order of use, with its shape; projections are [outputs, inputs]."""
+    shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocabulary, config.hidden)}
+    if config.positions == "learned":
+        shapes["embed_positions"] = (config.max_positions, config.hidden)
+    for layer in range(config.layers):
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
+    shapes |= _norm_shapes(config, "final_norm")
+    if not config.tied:
+        shapes["lm_head"] = (config.vocabulary, config.hidden)
+    return shapes
+
+
+def _norm_shapes(config: ModelConfig, name: str) -> dict[str, tuple[int, ...]]:
+    return {f"{name}{suffix}": (config.hidden,) for suffix in config.norm_suffixes}
+
+
+def _linear_shapes(config: ModelConfig, name: str, outputs: int, inputs: int, biased: bool) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {name: (inputs, outputs) if config.transposed else (outputs, inputs)}
+    return {**shapes, f"{name}.bias": (outputs,)} if biased else shapes
+
+
+def _head_norm_shapes(config: ModelConfig, name: str, heads: int) -> dict[str, tuple[int, ...]]:
+    match config.qk_norm:
+        case "":
+            return {}
+        case "row":
+            return {name: (heads * config.head_dim,)}
+        case "head":
+            return {name: (config.head_dim,)}
+        case _ if config.qk_norm_tensors == "many":
+            return {f"{name}.{head}": (config.head_dim,) for head in range(heads)}
+        case _:
+            return {name: (heads, config.head_dim)}
+
+
+def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of one layer, by their names within it."""
+    q, kv, hidden, ffn = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.hidden, config.ffn
+    shapes = _norm_shapes(config, "attn_norm") if config.pre_norm else {}
+    widths = {"qkv_proj": q + 2 * kv} if config.fused_qkv else {"q_proj": q, "k_proj": kv, "v_proj": kv}
+    for name, width in widths.items():
+        shapes |= _linear_shapes(config, f"attn.{name}", width, hidden, config.attention_bias)
+    shapes |= _head_norm_shapes(config, "attn.q_norm", config.heads)
+    shapes |= _head_norm_shapes(config, "attn.k_norm", config.kv_heads)
+    output_bias = config.attention_bias if config.output_bias is None else config.output_bias
+    shapes |= _linear_shapes(config, "attn.o_proj", hidden, q, output_bias)
+    shapes |= _norm_shapes(config, "attn_post_norm") if config.post_norm else {}
+    shapes |= _norm_shapes(config, "ffn_norm") if config.pre_norm and not (config.parallel and config.shared_norm) else {}
+    widths = {"gate_up_proj": 2 * ffn} if config.fused_gate else {"gate_proj": ffn, "up_proj": ffn} if config.gated else {"up_proj": ffn}
+    for name, width in widths.items():
+        shapes |= _linear_shapes(config, f"ffn.{name}", width, hidden, config.mlp_bias)
+    shapes |= _linear_shapes(config, "ffn.down_proj", hidden, ffn, config.mlp_bias)
+    return shapes | (_norm_shapes(config, "ffn_post_norm") if config.post_norm else {})
+
+
+def source_names(config: ModelConfig) -> dict[str, str]:
+    """Canonical name -> the tensor's name in a Hugging Face checkpoint of the family."""
+    stored = family(config.family).stored
+    return {name: stored(name) for name in weight_shapes(config)}
+
+
+def model_facts(config: ModelConfig) -> dict[str, int | str | Sequence[int]]:
+    """What the manifest says under `model`."""
+    return {
+        "family": config.family,
+        "layers": config.layers,
+        "hidden": config.hidden,
+        "heads": config.heads,
+        "kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "ffn": config.ffn,
+        "vocabulary": config.vocabulary,
+        "eos": list(config.eos),
+    }
+
+
+def build(config: ModelConfig, *, dtype: str, block: int) -> ModuleOp:
+    """The module with `@forward`: one step of a ragged batch, as docs/architecture.md describes it.
+
+    `dtype` (`f32 f16 bf16`) is the element type of weights, activations and cache; logits are float32. `block` is the number of tokens in
+    a cache block. The module's attribute `lamella.model` holds `model_facts`.
+    """
+    element = ELEMENT_TYPES[dtype]
+    paired = config.rotary if config.rope_style == "paired" and config.positions == "rope" else 0
+    cache = KVCacheType.of(config.kv_heads, config.head_dim, element, block=block, paired=paired)
+    caches = [f"cache.{layer}" for layer in range(config.layers)]
+    names = [*INPUTS, *caches]
+    types = [*(named_tensor(kind, dims) for kind, dims in INPUTS.values()), *(cache for _ in caches)]
+    results = [named_tensor(f32, ["R", config.vocabulary]), named_tensor(i32, ["R"]), *(cache for _ in caches)]
+    function = FuncOp("forward", (types, results))
+    for value, name in zip(function.body.block.args, names, strict=True):
+        value.name_hint = name
+    signature.describe(function, names, ["logits", "next", *caches], [-1, -1, *range(len(INPUTS), len(names))])
+    inputs = dict(zip(names, function.body.block.args, strict=True))
+    Step(config, element, Builder(InsertPoint.at_end(function.body.block)), inputs, weight_shapes(config)).model()
+    return ModuleOp([function], attributes={"lamella.model": attribute_of(model_facts(config))})
