@@ -270,7 +270,11 @@ def page(document: Mapping[str, Any]) -> str:
         " program is the same, byte for byte: for this model the pass has nothing to do. `bytes` is what the"
         " launches of a step read and write (weights, cache, activations), counted from the program; `activations` the part of it"
         " that passes between launches, most of which stays in the L2 cache; `arena` what the plan needs."
-        + (" `µs` is the median of some repetitions of many steps in a CUDA graph." if timed else " Times need a GPU."),
+        + (
+            " `µs` is the median of some repetitions of many steps in a CUDA graph; lines within 2 % of each other are not told apart."
+            if timed
+            else " Times need a GPU."
+        ),
     ]
     for bucket in buckets:
         chosen = [row for row in rows if row["bucket"] == bucket]

@@ -160,6 +160,16 @@ def test_contract_with_bias_and_residual(tokens: int, k: int, schedules: dict) -
     agree(compiled, g.inputs())
 
 
+@pytest.mark.parametrize("tokens", [16 * 16, 16 * 17, 16 * 33 - 5], ids=["all together", "two groups", "three groups, a tile too many"])
+def test_many_tiles_of_tokens(tokens: int) -> None:
+    """Sixteen tiles of tokens share the weights they read; more make groups, of which the last may reach past the tokens."""
+    g = Graph(x=f"{tokens}x40xf32", w="37x40xf32", r=f"{tokens}x37xf32")
+    compiled = compile_function(g.returns(g.map("add", g.contract(g["x"], g["w"]), g["r"])), schedules=SMALL_TILES)
+    (bucket,) = compiled.manifest.buckets
+    assert bucket.launches[0].grid == {256: (16, 3, 1), 272: (9, 3, 2), 523: (11, 3, 3)}[tokens]
+    agree(compiled, g.inputs())
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_narrow_weights(tokens: int, element: str) -> None:

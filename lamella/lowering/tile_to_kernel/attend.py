@@ -43,7 +43,8 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
     block_d = max(16, 1 << max(0, dim - 1).bit_length())
     tiles = -(-longest_query // queries)
     with b.source(source_of(op)):
-        tile = b.named("tile", b.program_id(0)) if tiles > 1 else b.constant(0)
+        # The last queries see the most: they start first.
+        tile = b.named("tile", b.sub(tiles - 1, b.program_id(0))) if tiles > 1 else b.constant(0)
         kv_head = b.named("kv_head", b.program_id(1))
         part = b.program_id(2)
         sequence = b.named("sequence", b.floordiv(part, splits) if sequences > 1 else b.constant(0))
@@ -90,6 +91,16 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
             low = b.add(low, block_t)
         else:
             q = b.named("q", e.emit(op.q, place))
+            if op.window is None:
+                # What the first query of the tile sees, all of them see: nothing is masked there.
+                all_see = b.add(b.add(b.sub(context, length), b.mul(tile, queries)), 1)
+                whole = b.named("whole", b.minimum(b.mul(b.floordiv(all_see, block_t), block_t), high))
+                with b.for_(low, whole, block_t, init=state, num_stages=schedule.get("stages")) as loop:
+                    seen_by_all = cache.at(loop.index)
+                    best, total, acc = loop.values
+                    loop.yields(*_attend_tile(b, op, q, seen_by_all, seen_by_all.load(KEYS), None, None, (best, total, acc)))
+                best, total, acc = loop.results
+                state, low = (best, total, acc), whole
         with b.for_(low, high, block_t, init=state, num_stages=schedule.get("stages")) as loop:
             following = cache.at(loop.index, high)
             best, total, acc = loop.values
@@ -123,24 +134,25 @@ class CacheTiles:
     d: SSAValue
     d_mask: SSAValue | None
 
-    def at(self, first: SSAValue, high: SSAValue) -> CacheTile:
-        """The positions from `first` on, below `high`: their blocks are looked up in the table."""
+    def at(self, first: SSAValue, high: SSAValue | None = None) -> CacheTile:
+        """The positions from `first` on, below `high` where that is given: their blocks are looked up in the table."""
         b, op = self.e.b, self.op
         t = b.named("t", b.add(b.arange(self.size), first))
-        t_mask = b.lt(t, high)
+        t_mask = None if high is None else b.lt(t, high)
         block_size = shape_of(op.cache)[3]
         entry = b.add(b.mul(self.sequence, shape_of(op.block_table)[1]), b.floordiv(t, block_size))
-        number = b.named("number", b.cast(b.load(self.e.pointers[op.block_table], entry, t_mask, 0), i64))
+        block = b.load(self.e.pointers[op.block_table], entry, t_mask, 0 if t_mask is not None else None)
+        number = b.named("number", b.cast(block, i64))
         return CacheTile(self, t, t_mask, number, b.cast(b.mod(t, block_size), i64))
 
 
 @dataclass(frozen=True)
 class CacheTile:
-    """Positions of a sequence, which of them are there, and the block and slot of each."""
+    """Positions of a sequence, which of them are there (None: all), and the block and slot of each."""
 
     tiles: CacheTiles
     t: SSAValue
-    t_mask: SSAValue
+    t_mask: SSAValue | None
     number: SSAValue
     slot: SSAValue
 
@@ -152,11 +164,10 @@ class CacheTile:
         cell = b.add(b.mul(b.add(b.mul(self.number, 2), which), python_int(op.kv_heads)), b.cast(self.tiles.kv_head, i64))
         address = b.mul(b.add(b.mul(cell, block_size), self.slot), dim)
         offsets = b.add(b.expand(address, across), b.expand(b.cast(self.tiles.d, i64), along))
-        there = self.t_mask if mask is None else b.and_(self.t_mask, mask)
-        d_mask = self.tiles.d_mask
-        both = b.all_of(b.expand(there, across), None if d_mask is None else b.expand(d_mask, along))
+        there, d_mask = b.all_of(self.t_mask, mask), self.tiles.d_mask
+        both = b.all_of(None if there is None else b.expand(there, across), None if d_mask is None else b.expand(d_mask, along))
         name = ("keys" if which == KEYS else "values") if mask is None else f"{'old' if settled else 'new'}_{('keys', 'values')[which]}"
-        return b.named(name, b.load(e.pointers[op.cache], offsets, both, 0.0, settled=settled))
+        return b.named(name, b.load(e.pointers[op.cache], offsets, both, None if both is None else 0.0, settled=settled))
 
 
 def _attend_tile(
@@ -166,17 +177,23 @@ def _attend_tile(
     at: CacheTile,
     keys: SSAValue,
     values: SSAValue | None,
-    position: SSAValue,
+    position: SSAValue | None,
     state: tuple[SSAValue, SSAValue, SSAValue],
 ) -> tuple[SSAValue, SSAValue, SSAValue]:
-    """One step of online softmax: the state (maximum, sum, accumulator) after a tile of positions. `values` None: loaded when they are needed."""
+    """One step of online softmax: the state (maximum, sum, accumulator) after a tile of positions.
+
+    `values` None: loaded when they are needed. `position` of each row; None: all rows see the whole tile.
+    """
     best, total, acc = state
-    scores = _modified(b, op, b.dot(q, keys))
-    seen = b.and_(_seen(b, op, b.expand(at.t, 0), b.expand(position, 1)), b.expand(at.t_mask, 0))
-    scores = b.named("scores", b.where(seen, scores, -math.inf))
-    new_best = b.named("new_best", b.maximum(best, b.reduce(scores, "max", 1)))
-    # A row that has seen nothing keeps -inf; its exponent must not become -inf - -inf.
-    base = b.named("base", b.where(b.eq(new_best, -math.inf), 0.0, new_best))
+    scores = b.named("scores", _modified(b, op, b.dot(q, keys)))
+    if position is not None:
+        seen = _seen(b, op, b.expand(at.t, 0), b.expand(position, 1))
+        seen = seen if at.t_mask is None else b.and_(seen, b.expand(at.t_mask, 0))
+        scores = b.named("scores", b.where(seen, scores, -math.inf))
+    new_best = base = b.named("new_best", b.maximum(best, b.reduce(scores, "max", 1)))
+    if position is not None:
+        # A row that has seen nothing keeps -inf; its exponent must not become -inf - -inf.
+        base = b.named("base", b.where(b.eq(new_best, -math.inf), 0.0, new_best))
     shrink = b.named("shrink", b.exp2(b.sub(best, base)))
     p = b.named("p", b.exp2(b.sub(scores, b.expand(base, 1))))
     new_total = b.named("new_total", b.add(b.mul(total, shrink), b.reduce(p, "sum", 1)))

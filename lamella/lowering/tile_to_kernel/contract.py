@@ -21,6 +21,9 @@ from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, Store, python_int, source_of
 from lamella.passes.feasibility import Parts, data_operands, parts
 
+TOGETHER = 16
+"""Tiles of tokens that share the weights they read: 2048 tokens of 4096 numbers, which the cache holds, and one reading of the weights."""
+
 MAX_UNROLLED = 8
 """Trips of a loop over K that are written out, so that the loads of all of them are in flight."""
 
@@ -153,10 +156,10 @@ def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
     return out
 
 
-def over_components(e: Emitter, found: list[Component], body: Callable[[Component, Operand], None]) -> None:
-    """Runs `body(component, tile)` in the programs of each component: one branch a component, none for a single one."""
+def over_components(e: Emitter, found: list[Component], body: Callable[[Component, Operand], None], axis: int = 0) -> None:
+    """Runs `body(component, tile)` in the programs of each component, which `axis` of the grid numbers: a branch for each, if there are several."""
     b = e.b
-    program = b.named("program", b.program_id(0))
+    program = b.named("program", b.program_id(axis))
 
     bounds = [sum(c.tiles for c in found[: i + 1]) for i in range(len(found))]
     conditions = [e.hinted(f"is_{part_name(c)}", b.lt(program, bound)) for c, bound in zip(found, bounds[:-1], strict=False)]
@@ -327,7 +330,11 @@ def weight_size(contract: ContractOp) -> int:
 
 
 def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """Several tokens: a program accumulates a tile of `m` tokens by `n` weight rows, `k` columns at a time, on the tensor cores."""
+    """Several tokens: a program accumulates a tile of `m` tokens by `n` weight rows, `k` columns at a time, on the tensor cores.
+
+    The tiles of tokens come first in the grid: programs that run at the same time then share the weights that they read, and weights, which no
+    cache holds, are read once for `TOGETHER` tiles of tokens.
+    """
     e = ContractEmitter(fused, name, schedule, settled, num_stages=schedule.get("stages"))
     b = e.b
     block_m, block_n, block_k = schedule.get("m"), schedule.get("n"), schedule.get("k")
@@ -336,10 +343,16 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequen
     tokens, k = shape_of(x)
     e.chunk = block_k
     found = components(e, split, block_n)
-    first = b.mul(b.program_id(1), block_m) if tokens > block_m else 0
+    tiles = -(-tokens // block_m)
+    groups = -(-tiles // TOGETHER)
+    together = -(-tiles // groups)
+    first: Operand = 0
+    if tiles > 1:
+        tile_of_tokens = b.program_id(0) if groups == 1 else b.add(b.mul(b.program_id(2), together), b.program_id(0))
+        first = b.mul(tile_of_tokens, block_m)
     m = b.add(first, b.arange(block_m))
     rows = b.named("m", b.expand(m, 1))
-    row_mask = None if tokens % block_m == 0 else b.lt(rows, tokens)
+    row_mask = None if together * groups * block_m == tokens else b.lt(rows, tokens)
     stage_prologue(e, split, Place(rows, None, row_mask))
 
     def body(component: Component, tile: Operand) -> None:
@@ -366,5 +379,6 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequen
         place = Place(rows, n, row_mask, n_mask)
         finish_component(e, component, place, start, loop.results, block_n >= component.width)
 
-    over_components(e, found, body)
-    return b.finish(), (sum(c.tiles for c in found), -(-tokens // block_m), 1)
+    programs = sum(c.tiles for c in found)
+    over_components(e, found, body, axis=1 if tiles > 1 else 0)
+    return b.finish(), (together, programs, groups) if tiles > 1 else (programs, 1, 1)

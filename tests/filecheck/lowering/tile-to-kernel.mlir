@@ -121,7 +121,7 @@ func.func @gemv(%X: memref<1x32xbf16>, %WQ: memref<16x32xbf16>, %WK: memref<8x32
 
 // Gate and up meet in one epilogue: a program accumulates the same columns of both. 48 / 16 column tiles by 40 / 32 token tiles.
 // CHECK-LABEL: func.func @mma
-// CHECK-NEXT:    host.launch @mma_0 grid [3, 2, 1]
+// CHECK-NEXT:    host.launch @mma_0 grid [2, 3, 1]
 // CHECK:       kernel.func @mma_0({{.*}}) attributes {num_warps = 4 : i64, num_stages = 3 : i64
 // CHECK:         = kernel.program_id 1
 // CHECK:         %[[GATE:.*]], %[[UP:.*]] = kernel.for {{.*}} -> (tensor<32x16xf32>, tensor<32x16xf32>) attributes {num_stages = 3 : i64} {
