@@ -112,7 +112,7 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     most = 32 if exact or dim > 128 else 64 if dim > 64 else 128
     queries = max(1, min(longest_query, most // group))
     rows = max(16, power_of_two(queries * group))
-    # One query a sequence is all latency: half the positions a program, on half the warps, took a third off (H200, context 1000).
+    # A split context of one query a sequence is all latency: half the positions a program, on half the warps, took a quarter off (H200).
     decode = longest_query == 1
     tile = 32 if exact or decode else 64
     tile = min(tile, max(16, power_of_two(context)))
@@ -121,7 +121,9 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     enough = target.multiprocessors + 1 if decode else -(-target.multiprocessors // 2)
     while programs * splits < enough and splits * 2 * tile <= max(tile, context) and splits < 32:
         splits *= 2
-    warps = 8 if rows > 64 else 2 if decode and dim <= 64 and not exact else 4
+    if decode and splits == 1 and not exact:
+        tile = min(64, max(16, power_of_two(context)))
+    warps = 8 if rows > 64 else 2 if splits > 1 and decode and dim <= 64 and not exact else 4
     return ScheduleAttr.of("attend", queries=queries, rows=rows, tile=tile, splits=splits, warps=warps, stages=2)
 
 
