@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from lamella.errors import DtypeError, PromptError, nearest
-from lamella.frontends import LoadedModel, open_model
+from lamella.frontends import LoadedModel, Survey, keep_packed, open_model, survey
 from lamella.pipeline import PassOptions
-from lamella.program import Program, Shape, compile_model
+from lamella.program import DEFAULT_ARCH, Program, Shape, compile_model
 from lamella.program import decide_fusion as decide_program_fusion
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 DTYPES: Mapping[str, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """Names of element types as people type them, and as the IR has them."""
+QUANTIZATIONS = ("none", "int8", "int4", "keep")
+"""What `quantize` may be: weights as floats, quantized when they are loaded, or packed as a GGUF file has them."""
 DEFAULT_CONTEXT = 4096
 PREFILL_BUCKETS = (16, 128, 512)
 """Tokens of the prefill buckets of `load`; longer prompts run in chunks."""
@@ -148,11 +151,27 @@ def context_of(opened: LoadedModel, max_context: int | None) -> int:
     return max_context
 
 
+def quantized(opened: LoadedModel, quantize: str, pass_options: PassOptions | None) -> tuple[LoadedModel, PassOptions | None]:
+    """Model and pass options for one of QUANTIZATIONS; options of `quantize-weights` that are given count more. Raises DtypeError."""
+    if quantize not in QUANTIZATIONS:
+        remedy = nearest(quantize, QUANTIZATIONS)
+        raise DtypeError("unsupported quantization", expected=", ".join(QUANTIZATIONS), got=quantize, remedy=remedy)
+    if quantize == "keep":
+        return keep_packed(opened), pass_options
+    if quantize == "none":
+        return opened, pass_options
+    given = dict(pass_options or {})
+    # Eight bits cost the head next to nothing, and it is read whole for every token; four would show in the logits.
+    given["quantize-weights"] = {"kind": quantize, "head": "int8", **given.get("quantize-weights", {})}
+    return opened, given
+
+
 def load(
     model: str | Path | LoadedModel,
     *,
     device: str = "auto",
     dtype: str = "auto",
+    quantize: str = "none",
     executor: str = "auto",
     random_weights: int | None = None,
     max_context: int | None = None,
@@ -169,6 +188,7 @@ def load(
     """Compiles a checkpoint for this machine and loads its weights.
 
     `model`: a Hugging Face directory, a .gguf file, or (with `random_weights`, a seed) a config.json; or what `open_model` made of one.
+    `quantize`: `int8` or `int4` quantizes the weights of linears when they are loaded, `keep` leaves blocks of a GGUF file packed.
     `executor` and `device`: `auto` takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
     None: one-token decode and PREFILL_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
     folder in which transformed weights wait for the next time; None: they are made each time.
@@ -182,6 +202,7 @@ def load(
 
     chosen, where = resolve(executor, device)
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
+    opened, pass_options = quantized(opened, quantize, pass_options)
     cache = None if weight_cache is None else WeightCache(weight_cache, opened.source.fingerprint())
     start = perf_counter()
     context = context_of(opened, max_context)
@@ -219,6 +240,7 @@ def compile(
     *,
     arch: str | None = None,
     dtype: str = "auto",
+    quantize: str = "none",
     buckets: Sequence[Shape | int] | None = None,
     until: str | None = None,
     max_context: int | None = None,
@@ -228,14 +250,19 @@ def compile(
     pass_options: PassOptions | None = None,
     skip: Collection[str] = (),
     max_arena: int = 0,
+    fit_registers: bool = False,
 ) -> Program:
     """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
+    `quantize` is as for `load`.
 
     `until` names the last stage; IR of every stage is kept. `skip` names passes that do not run. `max_arena` bounds the bytes of each bucket's arena (0: any size): a bucket
-    of one sequence that needs more becomes a smaller one, whose chunks do the same work. Raises LamellaError.
+    of one sequence that needs more becomes a smaller one, whose chunks do the same work. With `fit_registers` the kernels are compiled for `arch`, which needs Triton but no GPU: regions of those that spill get smaller
+    schedules, or are taken apart, and the ledger says so. Raises LamellaError.
     """
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
-    return compile_model(
+    opened, pass_options = quantized(opened, quantize, pass_options)
+    compiled = partial(
+        compile_model,
         opened.config,
         [Shape.of(s) if isinstance(s, int) else s for s in (COMPILE_BUCKETS if buckets is None else buckets)],
         dtype=element_name(dtype, opened, on_gpu=True),
@@ -248,6 +275,12 @@ def compile(
         skip=skip,
         max_arena=max_arena,
     )
+    if not fit_registers:
+        return compiled()
+    from lamella.tools.fit_registers import fit_registers as fitted
+
+    policy = str((pass_options or {}).get("fuse-regions", {}).get("policy", ""))
+    return fitted(lambda given: compiled(bucket_options=given), arch or DEFAULT_ARCH, policy=policy)
 
 
 def decide_fusion(
@@ -255,6 +288,7 @@ def decide_fusion(
     *,
     arch: str | None = None,
     dtype: str = "auto",
+    quantize: str = "none",
     bucket: Shape | int = 1,
     max_context: int | None = None,
     random_weights: int | None = None,
@@ -262,6 +296,7 @@ def decide_fusion(
 ) -> Fusion:
     """The groups of ops that become the regions of one bucket, with the record of why; `passes/fusion_questions.py` asks them. Raises LamellaError."""
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
+    opened, pass_options = quantized(opened, quantize, pass_options)
     return decide_program_fusion(
         opened.config,
         Shape.of(bucket) if isinstance(bucket, int) else bucket,
@@ -272,4 +307,19 @@ def decide_fusion(
     )
 
 
-__all__ = ["Generation", "LoadedModel", "Model", "Program", "Shape", "compile", "decide_fusion", "encode", "load", "open_model"]
+__all__ = [
+    "QUANTIZATIONS",
+    "Generation",
+    "LoadedModel",
+    "Model",
+    "Program",
+    "Shape",
+    "Survey",
+    "compile",
+    "decide_fusion",
+    "encode",
+    "load",
+    "open_model",
+    "quantized",
+    "survey",
+]

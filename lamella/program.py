@@ -200,22 +200,26 @@ def compile_model(
     pass_options: PassOptions | None = None,
     skip: Collection[str] = (),
     max_arena: int = 0,
+    bucket_options: Mapping[str, PassOptions] | None = None,
 ) -> Program:
     """Compiles a model for some buckets. `dtype` is an element name (`bf16`); `arch` None stands for DEFAULT_ARCH.
 
     `kernels` False stops after the memory plan, which is all the reference executor needs; `pass_options` sets options of passes, such as
-    `{"fuse-regions": {"max-depth": 2}}`; `skip` names passes that do not run. No bucket gets an arena of more than `max_arena` bytes (0:
+    `{"fuse-regions": {"max-depth": 2}}`; `bucket_options` those of one bucket, by its name, which count more;
+    `skip` names passes that do not run. No bucket gets an arena of more than `max_arena` bytes (0:
     any size): one that needs more is replaced by a smaller bucket of one sequence, in which the runtime runs its steps as chunks, and the
     ledger says so. Raises PassError, IRError, and PlanError where no chunk is small enough.
     """
-    run = partial(pipeline.run, verify_each=verify_each, pass_options=pass_options, skip=skip)
+    run = partial(pipeline.run, verify_each=verify_each, skip=skip)
+    own = {name: {p: {**(pass_options or {}).get(p, {}), **o} for p, o in given.items()} for name, given in (bucket_options or {}).items()}
+    options_of = {name: {**(pass_options or {}), **given} for name, given in own.items()}
     names = pipeline.stage_names()
     last = pipeline.stage_number(until) if until else len(names) if kernels else pipeline.stage_number("plan")
     watch = _Stages(keep_ir)
     base = decoder.build(config, dtype=dtype, block=BLOCK)
     blocks = -(-max_context // BLOCK)
     common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, tuning="auto", max_arena=max_arena)
-    run(base, common, until="model", instruments=(watch,))
+    run(base, common, until="model", instruments=(watch,), pass_options=pass_options)
     plans: list[ModuleOp] = []
     programs: list[ModuleOp] = []
     sources: dict[str, str] = {}
@@ -225,8 +229,16 @@ def compile_model(
 
     def lower(shape: Shape) -> ModuleOp:
         attempt = _Stages(keep_ir)
+        given = replace(common, **asdict(shape))
         try:
-            module = run(base.clone(), replace(common, **asdict(shape)), after="model", until=names[planned - 1], instruments=(attempt,))
+            module = run(
+                base.clone(),
+                given,
+                after="model",
+                until=names[planned - 1],
+                instruments=(attempt,),
+                pass_options=options_of.get(shape.name, pass_options),
+            )
         finally:
             watch.times.extend(attempt.times)
         watch.keep_texts(attempt)
@@ -245,7 +257,14 @@ def compile_model(
             continue
         plans.append(module)
         if last > planned:
-            program = run(module.clone(), options, after="plan", until=names[last - 1], instruments=(watch,))
+            program = run(
+                module.clone(),
+                options,
+                after="plan",
+                until=names[last - 1],
+                instruments=(watch,),
+                pass_options=options_of.get(shape.name, pass_options),
+            )
             programs.append(program)
             for op in program.ops:
                 if isinstance(op, kernel.FuncOp):
@@ -266,7 +285,7 @@ def _folds(module: ModuleOp) -> list[dict[str, Any]]:
     for function in signature.steps(module):
         for entry in signature.records(function):
             loc = entry["what"].rpartition(" at ")[2]
-            accepted = entry["verdict"] != "not_folded"
+            accepted = not entry["verdict"].startswith("not_")
             out.append({"producer": "", "consumer": "", **entry, "accepted": accepted, "loc": loc, "bucket": ""})
         out.extend(_idle(function, ""))
     return out

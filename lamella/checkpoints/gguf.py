@@ -90,17 +90,12 @@ class GgufSource:
         return known(self.tensors, name).dtype
 
     def load(self, name: str, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
-        import numpy
         import torch
 
         tensor = known(self.tensors, name)
         plain = tensor.dtype in LOADABLE
         target = torch_dtype(dtype or (tensor.dtype if plain else "f32"))
-        try:
-            # Mode "c" maps copy-on-write: the file is never written, and torch gets the writable memory it wants.
-            stored = numpy.memmap(tensor.file, dtype=numpy.uint8, mode="c", offset=tensor.offset, shape=(tensor.size,))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot be read: {error}", where=str(tensor.file)) from error
+        stored = _mapped(tensor)
         if plain:
             values = _as_tensor(stored).view(torch_dtype(tensor.dtype)).view(tensor.shape)
             return values.to(device=device, dtype=target).contiguous()
@@ -112,12 +107,27 @@ class GgufSource:
             values[start : start + step] = _as_tensor(dequantize(blocks[start : start + step], tensor.block))
         return values.view(tensor.shape).to(device)
 
+    def stored(self, name: str) -> torch.Tensor:
+        """The bytes of a tensor as they lie in the file, a private memory map. Raises TensorError, CheckpointError."""
+        return _as_tensor(_mapped(known(self.tensors, name)))
+
     def fingerprint(self) -> str:
         return self.identity
 
     def describe(self) -> dict[str, object]:
         names = {canonical: self.tensors[canonical].name for canonical in self.names()}
         return {"kind": "gguf", "path": str(self.file.resolve()), "names": names, "fingerprint": self.identity}
+
+
+def _mapped(tensor: GgufTensor) -> Any:
+    """A tensor's bytes as a numpy array."""
+    import numpy
+
+    try:
+        # Mode "c" maps copy-on-write: the file is never written, and torch gets the writable memory it wants.
+        return numpy.memmap(tensor.file, dtype=numpy.uint8, mode="c", offset=tensor.offset, shape=(tensor.size,))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot be read: {error}", where=str(tensor.file)) from error
 
 
 def _as_tensor(array: Any) -> torch.Tensor:

@@ -62,19 +62,7 @@ class SafetensorsSource:
         end like one of `buffers` are no surprise. Where no stored name starts with `prefix`, none is expected to.
         Raises CheckpointError for corrupt, truncated or missing files, TensorError and DtypeError as `match_tensors` says.
         """
-        files, index = _files_of(folder)
-        stored: dict[str, StoredTensor] = {}
-        identities: list[str] = []
-        for file in files:
-            tensors, header = read_header(file)
-            for name, tensor in tensors.items():
-                if name in stored:
-                    raise CheckpointError(f"tensor {name} is stored twice", where=str(file), got=f"another in {stored[name].file.name}")
-                stored[name] = tensor
-            identities.append(file_identity(file, header))
-        for name, file in index.items():
-            if name not in stored or stored[name].file != file:
-                raise CheckpointError(f"the index places tensor {name} in {file.name}, which does not hold it", where=str(folder / INDEX))
+        stored, identities = stored_tensors(folder)
         if prefix and not any(name.startswith(prefix) for name in stored):
             names = {canonical: name.removeprefix(prefix) for canonical, name in names.items()}
         harmless = (*BUFFERS, *buffers)
@@ -114,6 +102,27 @@ class SafetensorsSource:
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(f"cannot be read: {error}", where=str(file)) from error
         return self._files[file]
+
+
+def stored_tensors(folder: Path) -> tuple[dict[str, StoredTensor], list[str]]:
+    """
+    Every tensor of a folder by its stored name, and the identities of its files: headers are read and checked, no data.
+    Raises CheckpointError for corrupt, truncated or missing files.
+    """
+    files, index = _files_of(folder)
+    stored: dict[str, StoredTensor] = {}
+    identities: list[str] = []
+    for file in files:
+        tensors, header = read_header(file)
+        for name, tensor in tensors.items():
+            if name in stored:
+                raise CheckpointError(f"tensor {name} is stored twice", where=str(file), got=f"another in {stored[name].file.name}")
+            stored[name] = tensor
+        identities.append(file_identity(file, header))
+    for name, file in index.items():
+        if name not in stored or stored[name].file != file:
+            raise CheckpointError(f"the index places tensor {name} in {file.name}, which does not hold it", where=str(folder / INDEX))
+    return stored, identities
 
 
 def read_header(file: Path) -> tuple[dict[str, StoredTensor], bytes]:

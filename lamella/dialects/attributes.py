@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -37,6 +38,14 @@ Value: TypeAlias = "int | float | bool | str | Sequence[Value] | Mapping[str, Va
 
 ELEMENT_TYPES: Mapping[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16, "f64": f64, "i32": i32, "i64": i64, "i8": i8, "i1": i1}
 ELEMENT_BYTES: Mapping[str, int] = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "i32": 4, "i64": 8, "i8": 1, "i1": 1}
+
+
+class StructuredAttribute(Attribute, ABC):
+    """Mixin for attributes with parameters that semantics and manifests are told."""
+
+    @abstractmethod
+    def python_value(self) -> Value:
+        """The parameters as a Python value."""
 
 
 def element_name(type: Attribute) -> str:
@@ -75,6 +84,8 @@ def python_value(attribute: Attribute) -> Value:
             return [int(v) for v in cast("DenseArrayBase[Any]", attribute).get_values()]
         case DictionaryAttr():
             return {k: python_value(v) for k, v in sorted(attribute.data.items())}
+        case StructuredAttribute():
+            return attribute.python_value()
         case _:
             raise ValueError(f"attribute {attribute} has no Python value")
 

@@ -2,6 +2,7 @@
 
 from lamella.frontends.config import ModelConfig
 from lamella.frontends.huggingface import GenerationDefaults
-from lamella.frontends.model import LoadedModel, open_model
+from lamella.frontends.model import LoadedModel, keep_packed, open_model
+from lamella.frontends.survey import Survey, survey
 
-__all__ = ["GenerationDefaults", "LoadedModel", "ModelConfig", "open_model"]
+__all__ = ["GenerationDefaults", "LoadedModel", "ModelConfig", "Survey", "keep_packed", "open_model", "survey"]

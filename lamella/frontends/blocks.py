@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import TensorType, f16, f32, i32
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -19,14 +19,18 @@ from lamella.dialects.transformer import (
     AttentionOp,
     CacheWriteOp,
     ConcatRowsOp,
+    DequantizeOp,
     EmbeddingOp,
+    ExpertsOp,
     FlattenOp,
     GatherRowsOp,
     LayerNormOp,
     LinearOp,
     MulOp,
+    PackingAttr,
     RMSNormOp,
     RopeOp,
+    RouteOp,
     SampleOp,
     ScaleOp,
     SliceColumnsOp,
@@ -35,7 +39,7 @@ from lamella.dialects.transformer import (
     TransposeOp,
     WeightOp,
 )
-from lamella.frontends.config import LayerKind, ModelConfig
+from lamella.frontends.config import Experts, LayerKind, ModelConfig, Packing
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,20 @@ class Step:
     # Linears
 
     def matrix(self, name: str) -> SSAValue:
-        """The weight of a projection as [outputs, inputs]."""
+        """The weight of a projection as [outputs, inputs]: as the checkpoint has it, turned, or unpacked."""
+        if name in self.config.packed:
+            return self.unpacked(name, self.config.packed[name])
         weight = self.weight(name)
         return self.emit(TransposeOp(weight)) if self.config.transposed else weight
+
+    def unpacked(self, name: str, packing: Packing) -> SSAValue:
+        """What the parts of a packed weight stand for."""
+        layout, (rows, columns) = PackingAttr.of(packing.kind, packing.group), self.shapes[name]
+        groups = TensorType(f16, layout.groups_shape(rows, columns))
+        types = {"packed": TensorType(i32, layout.words_shape(rows, columns)), "scales": groups}
+        types |= {"mins": groups} if packing.mins else {}
+        words, scales, *mins = [self.emit(WeightOp(f"{name}.{part}", type), f"{name}.{part}") for part, type in types.items()]
+        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, layout))
 
     def linear(self, x: SSAValue, name: str, biased: bool, loc: str) -> SSAValue:
         """x times the weight `name`, plus its bias where the model has one."""
@@ -198,6 +213,28 @@ class Step:
         inner = active if gate is None else self.emit(MulOp(active, up, loc=f"{prefix}.gated"), "gated")
         return self.linear(inner, f"{prefix}.down_proj", biased, f"{prefix}.down")
 
+    def experts(self, x: SSAValue, mixture: Experts, prefix: str) -> SSAValue:
+        """The feed-forward block of a mixture of experts on normalized x. Weights of all experts are one, their rows in order."""
+        logits = self.linear(x, f"{prefix}.router", False, f"{prefix}.router")
+        kind = f32 if mixture.wide_weights else None
+        routed = RouteOp(logits, top_k=mixture.chosen, normalized=mixture.normalized, element=kind, loc=f"{prefix}.route")
+        weights = self.emit(routed, "weights")
+        routed.chosen.name_hint = "chosen"
+        joined = [
+            self.emit(ConcatRowsOp([self.weight(f"{prefix}.experts.{number}.{name}_proj") for number in range(mixture.count)]))
+            for name in ("gate", "up", "down")
+        ]
+        op = ExpertsOp(
+            x,
+            routed.chosen,
+            weights,
+            *joined,
+            experts=mixture.count,
+            activation=self.config.activation,
+            loc=f"{prefix}.experts",
+        )
+        return self.emit(op, "mixed")
+
     def residual(self, x: SSAValue, out: SSAValue, prefix: str) -> SSAValue:
         """x plus what a block returned, normalized and scaled as the model has it."""
         if self.config.post_norm:
@@ -214,7 +251,10 @@ class Step:
         if not (config.parallel and config.shared_norm):
             read = x if config.parallel else added
             normal = self.norm(read, f"{prefix}.ffn_norm") if config.pre_norm else read
-        return self.residual(added, self.ffn(normal, f"{prefix}.ffn"), f"{prefix}.ffn"), cache
+        mixture = None if config.layer(number).dense else config.experts
+        place = f"{prefix}.ffn"
+        out = self.ffn(normal, place) if mixture is None else self.experts(normal, mixture, place)
+        return self.residual(added, out, place), cache
 
     def embed(self) -> SSAValue:
         """The embeddings of the tokens, and of their positions where those are learned."""
@@ -227,6 +267,11 @@ class Step:
         places = self.emit(EmbeddingOp(inputs["positions"], self.weight("embed_positions"), loc="embed_positions"), "places")
         return self.emit(AddOp(x, places, loc="embed.sum"), "x")
 
+    def head(self) -> SSAValue:
+        """The weight of an output projection of its own, which no family stores turned."""
+        packing = self.config.packed.get("lm_head")
+        return self.weight("lm_head") if packing is None else self.unpacked("lm_head", packing)
+
     def model(self) -> None:
         """The whole step, and its return."""
         config, inputs, caches = self.config, self.inputs, list[SSAValue]()
@@ -236,7 +281,7 @@ class Step:
             caches.append(cache)
         # Rows that want no logits are dropped before the last norm: it and the head work on R rows, not N.
         x = self.norm(self.emit(GatherRowsOp(x, inputs["logit_rows"], loc="logit_rows"), "x"), "final_norm")
-        head = self.weight("embed" if config.tied else "lm_head")
+        head = self.weight("embed") if config.tied else self.head()
         logits = self.emit(LinearOp(x, head, element=f32, loc="lm_head"), "logits")
         logits = self.soft_cap(self.scale(logits, config.logit_scale, "lm_head.scale"), config.logit_cap, "lm_head.cap")
         position = self.emit(GatherRowsOp(inputs["positions"], inputs["logit_rows"], loc="sample.position"), "position")

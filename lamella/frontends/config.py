@@ -11,6 +11,17 @@ Scaling: TypeAlias = "Mapping[str, int | float | str | Sequence[float]]"
 
 
 @dataclass(frozen=True)
+class Packing:
+    """A weight in whole numbers of a few bits: the parts `NAME.packed`, `NAME.scales` and, with `mins`, `NAME.mins` of the checkpoint."""
+
+    kind: str
+    """`int4` or `int8`."""
+    group: int
+    """Columns that share a scale."""
+    mins: bool
+
+
+@dataclass(frozen=True)
 class LayerKind:
     """What one layer's attention does differently from the model's; the defaults change nothing."""
 
@@ -22,6 +33,23 @@ class LayerKind:
     rope_scaling: Scaling | None = None
     """With `rope_theta`: another rotation than the model's."""
     score_scale: float | None = None
+    dense: bool = False
+    """In a mixture of experts: whether the layer's feed-forward layer is one of width `ffn` for all tokens."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The feed-forward layers of a mixture of experts, of which a router chooses some for each token."""
+
+    count: int
+    chosen: int
+    """Experts a token goes through."""
+    width: int
+    """Width of each."""
+    normalized: bool = True
+    """Whether the weights of the chosen experts are made to add up to 1."""
+    wide_weights: bool = False
+    """Whether those weights stay float32, whatever the compute type is."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +118,8 @@ class ModelConfig:
     mlp_bias: bool = False
     activation: str = "silu"
     """The elementwise kind applied to the gate."""
+    experts: Experts | None = None
+    """A mixture of experts in every layer that is not `dense`."""
     transposed: bool = False
     """Whether the checkpoint stores the projections of its layers as [inputs, outputs]."""
 
@@ -109,6 +139,8 @@ class ModelConfig:
     bos: int | None = None
     dtype: str = "f32"
     """Element type of the checkpoint's weights, as the checkpoint says."""
+    packed: Mapping[str, Packing] = field(default_factory=dict[str, "Packing"])
+    """Weights of linears that stay packed as the checkpoint has them, by name."""
 
     @property
     def rotary(self) -> int:

@@ -14,7 +14,7 @@ from lamella.dialects import signature
 from lamella.dialects.attributes import ELEMENT_TYPES, attribute_of
 from lamella.dialects.transformer import KVCacheType, named_tensor
 from lamella.frontends.blocks import Step
-from lamella.frontends.config import ModelConfig
+from lamella.frontends.config import Experts, ModelConfig
 from lamella.frontends.family import family
 
 INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
@@ -38,7 +38,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if config.positions == "learned":
         shapes["embed_positions"] = (config.max_positions, config.hidden)
     for layer in range(config.layers):
-        shapes |= {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(config, layer).items()}
     shapes |= _norm_shapes(config, "final_norm")
     if not config.tied:
         shapes["lm_head"] = (config.vocabulary, config.hidden)
@@ -68,9 +68,9 @@ def _head_norm_shapes(config: ModelConfig, name: str, heads: int) -> dict[str, t
             return {name: (heads, config.head_dim)}
 
 
-def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def _layer_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
     """The tensors of one layer, by their names within it."""
-    q, kv, hidden, ffn = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.hidden, config.ffn
+    q, kv, hidden = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.hidden
     shapes = _norm_shapes(config, "attn_norm") if config.pre_norm else {}
     widths = {"qkv_proj": q + 2 * kv} if config.fused_qkv else {"q_proj": q, "k_proj": kv, "v_proj": kv}
     for name, width in widths.items():
@@ -81,11 +81,26 @@ def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes |= _linear_shapes(config, "attn.o_proj", hidden, q, output_bias)
     shapes |= _norm_shapes(config, "attn_post_norm") if config.post_norm else {}
     shapes |= _norm_shapes(config, "ffn_norm") if config.pre_norm and not (config.parallel and config.shared_norm) else {}
+    shapes |= _ffn_shapes(config) if config.experts is None or config.layer(layer).dense else _experts_shapes(config.experts, hidden)
+    return shapes | (_norm_shapes(config, "ffn_post_norm") if config.post_norm else {})
+
+
+def _experts_shapes(experts: Experts, hidden: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a mixture of experts: its router, then all gates, all ups and all downs."""
+    shapes: dict[str, tuple[int, ...]] = {"ffn.router": (experts.count, hidden)}
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        shape = (hidden, experts.width) if name == "down_proj" else (experts.width, hidden)
+        shapes |= {f"ffn.experts.{number}.{name}": shape for number in range(experts.count)}
+    return shapes
+
+
+def _ffn_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of a feed-forward layer that serves all tokens."""
+    hidden, ffn, shapes = config.hidden, config.ffn, dict[str, tuple[int, ...]]()
     widths = {"gate_up_proj": 2 * ffn} if config.fused_gate else {"gate_proj": ffn, "up_proj": ffn} if config.gated else {"up_proj": ffn}
     for name, width in widths.items():
         shapes |= _linear_shapes(config, f"ffn.{name}", width, hidden, config.mlp_bias)
-    shapes |= _linear_shapes(config, "ffn.down_proj", hidden, ffn, config.mlp_bias)
-    return shapes | (_norm_shapes(config, "ffn_post_norm") if config.post_norm else {})
+    return shapes | _linear_shapes(config, "ffn.down_proj", hidden, ffn, config.mlp_bias)
 
 
 def source_names(config: ModelConfig) -> dict[str, str]:

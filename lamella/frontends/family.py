@@ -27,10 +27,15 @@ LLAMA_TENSORS: Mapping[str, str] = {
     "ffn.up_proj": "mlp.up_proj",
     "ffn.gate_up_proj": "mlp.gate_up_proj",
     "ffn.down_proj": "mlp.down_proj",
+    "ffn.router": "mlp.gate",
+    "ffn.experts.gate_proj": "mlp.experts.*.gate_proj",
+    "ffn.experts.up_proj": "mlp.experts.*.up_proj",
+    "ffn.experts.down_proj": "mlp.experts.*.down_proj",
     "final_norm": "model.norm",
     "lm_head": "lm_head",
 }
-"""Canonical names, without layer, `.weight` and `.bias`, and those of most checkpoints; `layers` is the prefix of the numbered ones."""
+"""Canonical names, without layer, `.weight` and `.bias`, and those of most checkpoints; `layers` is the prefix of the numbered ones, a star
+the number of an expert."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,9 @@ class Family:
         if not stem.startswith("layers."):
             return f"{names[stem]}.{kind}"
         _, layer, part = stem.split(".", 2)
+        if part.startswith("ffn.experts."):
+            number, _, projection = part.removeprefix("ffn.experts.").partition(".")
+            return f"{names['layers']}.{layer}.{names[f'ffn.experts.{projection}'].replace('*', number)}.{kind}"
         head = part.rpartition(".")[2]
         # The norms of single heads are numbered: attn.q_norm.5.
         inner = f"{names[part.removesuffix(f'.{head}')]}.{head}" if head.isdigit() else names[part]

@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lamella.checkpoints import GgufSource, RandomSource, SafetensorsSource, TensorSource, has_safetensors, is_gguf, read_gguf
-from lamella.errors import CheckpointError, ModelNotFoundError, PromptError
-from lamella.frontends.config import ModelConfig
+from lamella.checkpoints import (
+    BLOCKS,
+    GgufSource,
+    PackedSource,
+    RandomSource,
+    SafetensorsSource,
+    TensorSource,
+    has_safetensors,
+    is_gguf,
+    keepable,
+    read_gguf,
+)
+from lamella.checkpoints.packed import GROUP
+from lamella.errors import CheckpointError, DtypeError, ModelNotFoundError, PromptError
+from lamella.frontends.config import ModelConfig, Packing
 from lamella.frontends.decoder import source_names, weight_shapes
 from lamella.frontends.family import family
 from lamella.frontends.gguf import gguf_config, gguf_generation, gguf_harmless, gguf_names
@@ -57,6 +69,22 @@ def open_model(path: str | Path, *, random_weights: int | None = None) -> Loaded
         raise _refused_pickle(path)
     remedy = "pass the folder that holds it" if path.suffix == ".safetensors" else None
     raise ModelNotFoundError("not a model", where=str(path), expected=KINDS, remedy=remedy)
+
+
+def keep_packed(model: LoadedModel) -> LoadedModel:
+    """The model with the weights of its linears packed as its checkpoint has them, where kernels can decode that.
+
+    Embeddings become floats, as do blocks of other types. Raises DtypeError where nothing can stay packed.
+    """
+    names = [name for name, shape in weight_shapes(model.config).items() if len(shape) == 2 and not name.startswith("embed")]
+    kept = keepable(model.source, names)
+    if not kept or not isinstance(model.source, GgufSource):
+        expected = f"a GGUF file with blocks of type {', '.join(BLOCKS)}"
+        raise DtypeError(
+            "no packed weights to keep", where=str(model.path), expected=expected, remedy="quantize float weights: int8 or int4"
+        )
+    packed = {name: Packing(BLOCKS[kind].kind, GROUP, BLOCKS[kind].least) for name, kind in kept.items()}
+    return replace(model, config=replace(model.config, packed=packed), source=PackedSource(model.source, kept))
 
 
 def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
@@ -113,4 +141,4 @@ def _refused_pickle(file: Path) -> CheckpointError:
     return CheckpointError("pickled weights are never opened", where=str(file), expected="model.safetensors", remedy=remedy)
 
 
-__all__ = ["DTYPES", "LoadedModel", "open_model"]
+__all__ = ["DTYPES", "LoadedModel", "keep_packed", "open_model"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamella.errors import nearest
-from lamella.frontends.config import LayerKind, ModelConfig, Scaling
+from lamella.frontends.config import Experts, LayerKind, ModelConfig, Scaling
 from lamella.frontends.fields import Fields
 
 ACTIVATIONS: Mapping[str, str] = {
@@ -25,7 +25,8 @@ ACTIVATIONS: Mapping[str, str] = {
 SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """RoPE scaling kinds that `semantics.rope` computes."""
 
-MOST_LAYERS, MOST_HEADS = 10_000, 100_000
+MOST_LAYERS, MOST_HEADS, MOST_EXPERTS = 10_000, 100_000, 4096
+MOST_EXPERTS_IN_ALL = 200_000
 """Far more than any model has; whatever is made layer by layer, or head by head, stays small."""
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -88,6 +89,25 @@ def decoder(
         eos=fields.ids("eos_token_id"),
         bos=bos[0] if bos else None,
     )
+
+
+def mixture(
+    fields: Fields, layers: int, width: int, *, default: int, choices: int, normalized: bool, wide_weights: bool = False
+) -> Experts:
+    """The experts of a layer, each of a `width`; `default` and `choices` are transformers' numbers of them and of those chosen. Raises ConfigError."""
+    # Two names of one field; transformers 5 writes the second for every family.
+    older, newer = fields.has("num_experts"), fields.has("num_local_experts")
+    if older and newer and fields.get("num_experts") != fields.get("num_local_experts"):
+        raise fields.error(
+            "num_experts and num_local_experts contradict each other", str(fields.get("num_experts")), fields.get("num_local_experts")
+        )
+    experts = fields.count("num_local_experts" if newer else "num_experts", default, most=MOST_EXPERTS)
+    if experts * layers > MOST_EXPERTS_IN_ALL:
+        raise fields.error("the layers have too many experts in all", f"at most {MOST_EXPERTS_IN_ALL}", experts * layers)
+    chosen = fields.count("num_experts_per_tok", choices)
+    if chosen > experts:
+        raise fields.error("num_experts_per_tok is more than there are experts", f"at most {experts}", chosen)
+    return Experts(experts, chosen, width, normalized, wide_weights)
 
 
 def activation(fields: Fields, name: str, default: str) -> str:

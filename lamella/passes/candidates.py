@@ -15,7 +15,7 @@ from xdsl.ir import Operation
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import AttendOp, ScheduleAttr
 from lamella.passes.device import Device
-from lamella.passes.feasibility import parts
+from lamella.passes.feasibility import parts, weight_bits
 from lamella.passes.registers import THREADS
 from lamella.passes.schedules import minimum_columns, power_of_two
 from lamella.passes.tuning import TUNABLE, why_not
@@ -88,11 +88,10 @@ def _gemv(ops: Sequence[Operation]) -> Iterator[Options]:
 def _rank_gemv(options: Options, ops: Sequence[Operation], longest: int, target: Device) -> float:
     """Far from the best number of bytes a thread, too few programs, lanes past the end of a row: each counts in powers of two."""
     split = parts(ops)
-    weight = split.contracts[0].weight
     k = shape_of(split.contracts[0].x)[1]
     padded = ceil(k / options["k"]) * options["k"]
     side = max(len(c) for c in split.components)
-    held = options["rows"] * padded * side * ELEMENT_BYTES.get(element_of(weight), 1)
+    held = options["rows"] * padded * side * weight_bits(split.contracts[0]) / 8
     bytes_a_thread = held / (THREADS * options["warps"])
     programs = sum(ceil(shape_of(c[0].result)[1] / options["rows"]) for c in split.components)
     idle = max(0.0, log2(2 * target.multiprocessors / programs))

@@ -18,8 +18,10 @@ from lamella.dialects.tile import (
     AttendMergeOp,
     AttendOp,
     AttendPartialOp,
+    ContractExpertsOp,
     FusedOp,
     LedgerEntryAttr,
+    RouteOp,
     SampleOp,
     SampleTopOp,
     ScheduleAttr,
@@ -30,6 +32,7 @@ from lamella.errors import PassError
 from lamella.passes import schedules
 from lamella.passes.device import Device, device
 from lamella.passes.feasibility import ANCHORS, feasible_schedules
+from lamella.passes.smaller_schedule import read_smaller, smaller, steps_for
 from lamella.passes.tuning import Measurements, settled
 
 
@@ -48,6 +51,9 @@ class ChooseSchedule(ModulePass):
     The parameters come from a cost model, or from measurements where `tuning` says where they are: a file that `lamella tune` wrote, or
     `auto` for those that come with Lamella and the user's own. The ledger says which counted (`measured`, `not_measured`).
 
+    `smaller` names regions whose programs shall take less than that at a time: `layers.*.attn.attention=2;lm_head=1` halves what a program
+    of each region with an op there takes twice, or once. `lamella compile --fit-registers` asks for it where a kernel spills.
+
     Expects regions (`fuse-regions`) and the function's bucket (`specialize`); raises PassError for a region no skeleton fits.
     """
 
@@ -57,15 +63,17 @@ class ChooseSchedule(ModulePass):
     split_attention: bool = True
     split_sampling: bool = True
     tuning: str = "off"
+    smaller: str = ""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = device(self.arch)
         measurements = Measurements.read(self.tuning, self.arch)
+        patterns = read_smaller(self.smaller)
         for function in op.ops:
             if isinstance(function, func.FuncOp) and not function.is_declaration:
                 longest = longest_query(function)
                 for fused in [o for o in function.body.block.ops if isinstance(o, FusedOp)]:
-                    choose(fused, longest, target, self.splittable(), measurements)
+                    choose(fused, longest, target, self.splittable(), measurements, patterns)
 
     def splittable(self) -> tuple[type[Operation], ...]:
         """The ops that may become partial results and a merge."""
@@ -84,9 +92,17 @@ def longest_query(function: func.FuncOp) -> int:
 
 
 def choose(
-    fused: FusedOp, longest: int, target: Device, splittable: tuple[type[Operation], ...], measurements: Measurements | None = None
+    fused: FusedOp,
+    longest: int,
+    target: Device,
+    splittable: tuple[type[Operation], ...],
+    measurements: Measurements | None = None,
+    patterns: Sequence[tuple[str, int]] = (),
 ) -> None:
-    """Sets the schedule of one region, splitting its `splittable` op when that fills the device. Raises PassError when nothing fits."""
+    """Sets the schedule of one region, splitting its `splittable` op when that fills the device. Raises PassError when nothing fits.
+
+    Where one of `patterns` names an op of the region, the schedule is as many steps smaller.
+    """
     ops = [op for op in fused.body.block.ops if not isinstance(op, YieldOp)]
     answer = feasible_schedules(ops)
     if not answer:
@@ -95,6 +111,7 @@ def choose(
     schedule = schedule_for(skeleton, ops, longest, target)
     if measurements is not None:
         schedule = settled(fused, ops, longest, target, schedule, measurements)
+    schedule = smaller(schedule, ops, steps_for(ops, patterns))
     if schedule.options.data.get("splits") is not None and schedule.get("splits") > 1:
         match next((op for op in ops if isinstance(op, splittable)), None):
             case AttendOp() as attend:
@@ -118,6 +135,12 @@ def schedule_for(skeleton: str, ops: Sequence[Operation], longest: int, target: 
             return schedules.attend_schedule(anchor, longest, target)
         case "sample", SampleOp():
             return schedules.sample_schedule(shape_of(anchor.logits)[0], shape_of(anchor.logits)[1], target)
+        case "experts", ContractExpertsOp():
+            return schedules.experts_schedule(ops, target)
+        case "expert_tiles", ContractExpertsOp():
+            return schedules.expert_tiles_schedule(ops)
+        case "route", RouteOp():
+            return schedules.route_schedule(shape_of(anchor.logits)[1])
         case _:
             return schedules.row_schedule(ops)
 

@@ -8,37 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from xdsl.ir import Operation, SSAValue
 
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import (
+    AddRowsOp,
     AttendMergeOp,
     AttendOp,
     AttendPartialOp,
     CastOp,
     ConstantOp,
+    ContractExpertsOp,
     ContractOp,
+    DequantizeOp,
     GatherOp,
     MapOp,
     ReduceOp,
     ReshapeOp,
     RotateOp,
+    RouteOp,
     SampleOp,
     SampleTopOp,
     ScatterOp,
     SlotsOp,
     TopPartialOp,
 )
+from lamella.passes.row_parts import Heads, RowPart, data_operands, result_rows, row_parts
 
 SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
 
-ANCHORS = (ContractOp, AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp)
+ANCHORS = (ContractOp, AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp, RouteOp, ContractExpertsOp)
 """Ops that decide the skeleton of their region; everything else adapts to its neighbours."""
 
 ELEMENTWISE = (ConstantOp, MapOp, CastOp)
 """Ops that need, of each operand, only the element they compute."""
+
+FEW_TOKENS = 16
+"""Up to so many tokens each choice of an expert is a row of its own: a tile would read few weights twice, and multiply mostly for nothing."""
 
 MAX_ROW_EPILOGUE = 256
 """Columns a program can hold when an epilogue reduces whole rows: a tile of 16 by 256 float32 accumulators is 4096 registers a warp."""
@@ -60,6 +69,8 @@ class Parts:
     """A region around contractions: what depends on none of them, the contractions by epilogue, and what follows them."""
 
     prologue: list[Operation] = field(default_factory=list[Operation])
+    decoders: list[DequantizeOp] = field(default_factory=list[DequantizeOp])
+    """What stands between contractions and their packed weights."""
     contracts: list[ContractOp] = field(default_factory=list[ContractOp])
     epilogue: list[Operation] = field(default_factory=list[Operation])
     components: list[list[ContractOp]] = field(default_factory=list["list[ContractOp]"])
@@ -68,20 +79,10 @@ class Parts:
     """Contraction or epilogue op -> its component."""
 
 
-def data_operands(op: Operation) -> Sequence[SSAValue]:
-    """The operands that carry data between programs' tiles: all but a scatter's cache, which is memory, not a tile."""
-    return (op.values, op.slots) if isinstance(op, ScatterOp) else op.operands
-
-
 def stored_values(ops: Sequence[Operation], copied: Collection[Operation] = ()) -> list[SSAValue]:
     """The results that ops outside of the region use: what its launch leaves in memory. Ops that are `copied` leave that to the original."""
     inside = set(ops)
     return [r for op in ops if op not in copied for r in op.results if any(use.operation not in inside for use in r.uses)]
-
-
-def result_rows(op: Operation) -> tuple[int, ...]:
-    """The shape that tells an op's rows: that of the values of a scatter, else of the result."""
-    return shape_of(op.values) if isinstance(op, ScatterOp) else shape_of(op.results[0])
 
 
 def parts(ops: Sequence[Operation]) -> Parts:
@@ -109,7 +110,8 @@ def parts(ops: Sequence[Operation]) -> Parts:
             out.component_of[op] = first
             out.epilogue.append(op)
     # What no contraction feeds is computed from loaded values wherever it is needed: before x, or for the epilogue (a row scale, a bias).
-    out.prologue = [op for op in ops if op not in out.component_of]
+    out.decoders = [op for op in ops if isinstance(op, DequantizeOp)]
+    out.prologue = [op for op in ops if op not in out.component_of and not isinstance(op, DequantizeOp)]
     leaders = sorted({find(i) for i in roots})
     rank = {leader: i for i, leader in enumerate(leaders)}
     out.component_of = {op: rank[find(i)] for op, i in out.component_of.items()}
@@ -140,6 +142,10 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
         split = parts(ops)
         reason = _contract(ops, split, stored_values(ops, copied))
         return _answer("gemv" if shape_of(split.contracts[0].x)[0] == 1 else "mma", reason, "contract")
+    experts = [a for a in anchors if isinstance(a, ContractExpertsOp)]
+    if len(experts) == len(anchors):
+        tokens = shape_of(experts[0].chosen)[0]
+        return _answer("experts" if tokens <= FEW_TOKENS else "expert_tiles", _experts(ops, stored_values(ops, copied)), "experts")
     if len(anchors) > 1:
         return Feasible((), (_several(anchors),))
     return _single(anchors[0], ops, stored_values(ops, copied))
@@ -157,23 +163,31 @@ def _several(anchors: Sequence[Operation]) -> str:
 # Places: what a program of `rows` rows must find in itself
 
 
-def _needs(values: Iterable[SSAValue], rows: int, inside: Collection[Operation], given: Collection[SSAValue]) -> str | None:
+def _needs(
+    values: Iterable[SSAValue], rows: int, inside: Collection[Operation], given: Collection[SSAValue], heads: Heads | None = None
+) -> str | None:
     """Why a program that computes the rows of `values` cannot compute what they need; None when it can.
 
     `rows` is how many rows the programs divide between them, `given` what the skeleton computed itself. A value is needed at some columns
-    (then `columns` is how many there are in all) or along the rows, one number a row (None): a vector means either, by its user.
+    (then `columns` is how many there are in all) or along the rows, one number a row (None): a vector means either, by its user. Programs
+    of `heads` have one head of a row: what they compute has rows of its own, or those of whole rows.
     """
-    work: list[tuple[SSAValue, int | None]] = [(v, shape_of(v)[1] if len(shape_of(v)) == 2 else None) for v in values]
-    seen: set[tuple[SSAValue, int | None]] = set()
+
+    def place(v: SSAValue) -> tuple[SSAValue, int | None, int]:
+        sizes = result_rows(v.owner) if heads is not None and isinstance(v.owner, Operation) else ()
+        return v, shape_of(v)[1] if len(shape_of(v)) == 2 else None, sizes[0] if sizes else rows
+
+    work = [place(v) for v in values]
+    seen: set[tuple[SSAValue, int | None, int]] = set()
     while work:
-        value, columns = work.pop()
-        if (value, columns) in seen or value in given:
+        value, columns, rows = work.pop()
+        if (value, columns, rows) in seen or value in given:
             continue
-        seen.add((value, columns))
+        seen.add((value, columns, rows))
         sizes, op = shape_of(value), value.owner
         if isinstance(op, ScatterOp):
             if op in inside:
-                work += [(op.values, shape_of(op.values)[1]), (op.slots, None), (op.cache, None)]
+                work += [(op.values, shape_of(op.values)[1], rows), (op.slots, None, rows), (op.cache, None, rows)]
             continue
         if len(sizes) > 2 and op in inside:
             return f"a value of shape {_shape(sizes)} is no matrix of rows"
@@ -183,35 +197,46 @@ def _needs(values: Iterable[SSAValue], rows: int, inside: Collection[Operation],
             return f"a vector of {sizes[0]} is not one number for each of {columns} columns"
         if not isinstance(op, Operation) or op not in inside:
             continue
-        reason = _misplaced(op, rows, columns is not None, inside)
+        reason = _misplaced(op, rows, columns is not None, inside, heads)
         if reason is not None:
             return reason
         match op:
             case GatherOp():
-                work.append((op.rows, None))
+                work.append((op.rows, None, rows))
             case SlotsOp():
-                work.append((op.positions, None))
-            case ReshapeOp():
+                work.append((op.positions, None, rows))
+            case AddRowsOp():
                 pass
+            case ReshapeOp():
+                if op.input.owner in inside:
+                    work.append((op.input, shape_of(op.input)[1], shape_of(op.input)[0]))
             case ReduceOp():
-                work.append((op.input, shape_of(op.input)[1]))
+                work.append((op.input, shape_of(op.input)[1], rows))
             case RotateOp():
-                work += [(op.x, columns), (op.rows, shape_of(op.rows)[1])]
+                work += [(op.x, columns, rows), (op.rows, shape_of(op.rows)[1], rows)]
             case _:
-                work += [(v, columns) for v in op.operands]
+                work += [(v, columns, rows) for v in op.operands]
     return None
 
 
-def _misplaced(op: Operation, rows: int, columns: bool, inside: Collection[Operation]) -> str | None:
+def _misplaced(op: Operation, rows: int, columns: bool, inside: Collection[Operation], heads: Heads | None) -> str | None:
     """Why `op`, needed by columns or not, cannot run in a program that has some of `rows` rows."""
     sizes = shape_of(op.results[0])
     match op:
         case ReduceOp() if len(shape_of(op.input)) != 2:
             return "a reduction of a vector has no rows to divide"
-        case ReshapeOp() if op.input.owner in inside:
+        case ReduceOp() if heads is not None and shape_of(op.input) != heads.single:
+            return f"a reduction of {shape_of(op.input)[1]} columns, where a program has a head of {heads.dim}"
+        case RotateOp() if heads is not None and (sizes != heads.whole or heads.dim % op.head_dim.value.data):
+            return f"a rotation of heads of {op.head_dim.value.data} columns, where a program has a head of {heads.dim}"
+        case ReshapeOp() if op.input.owner in inside and heads is None:
             return "a reshape reads rows that other programs compute"
         case GatherOp() if op.table.owner in inside:
             return "a gather reads rows that other programs compute"
+        case AddRowsOp() if op.x.owner in inside:
+            return "a sum of rows reads rows that other programs compute"
+        case AddRowsOp() if sizes[0] != rows:
+            return f"sums of rows make {sizes[0]} rows, not {rows}"
         case GatherOp() | SlotsOp() if len(sizes) == 1 and columns:
             return f"{op.name} finds one number a row, but its user reads one a column"
         case GatherOp() if sizes[0] != rows:
@@ -231,19 +256,55 @@ def _shape(sizes: Sequence[int]) -> str:
 
 def _row(ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None:
     inside = set(ops)
-    shapes = {result_rows(v.owner) for v in stored if isinstance(v.owner, Operation)}
+    found = row_parts(ops, stored)
+    for op in ops:
+        if isinstance(op, ScatterOp) and updated_cache(op, inside).owner in inside:
+            return "a scatter needs its cache in memory"
+    for part in found:
+        reason = part.conflict or (_whole_rows(part) if part.heads is None else _of_heads(part, part.heads))
+        if reason:
+            return reason
+    return _written_twice([[op for op in part.ops if isinstance(op, ScatterOp)] for part in found], inside)
+
+
+def _whole_rows(part: RowPart) -> str | None:
+    """Why programs that take whole rows cannot compute a part."""
+    shapes = {result_rows(v.owner) for v in part.stored if isinstance(v.owner, Operation)}
     wrong = [s for s in shapes if len(s) not in (1, 2)]
     if wrong:
         return f"a value of shape {_shape(wrong[0]) or '()'} has no rows to divide"
     rows = sorted({s[0] for s in shapes})
     if len(rows) > 1:
         return f"values of {rows[0]} and of {rows[1]} rows are stored: a program takes the same rows of each"
-    for op in ops:
-        if isinstance(op, RotateOp) and any(isinstance(o, ReduceOp) for o in _ancestors([op.x], inside)):
-            return "a rotation of a value that needs a reduction would run it once a partner"
-        if isinstance(op, ScatterOp) and any(not isinstance(o, ScatterOp) for o in _ancestors([op.cache], inside)):
-            return "a scatter needs its cache in memory"
-    return _needs(stored, rows[0], inside, ()) if rows else None
+    return _needs(part.stored, rows[0], set(part.ops), ())
+
+
+def _of_heads(part: RowPart, heads: Heads) -> str | None:
+    """Why programs that take a head each cannot compute a part."""
+    for value in part.stored:
+        assert isinstance(value.owner, Operation)
+        sizes = result_rows(value.owner)
+        if sizes not in (heads.whole, heads.single, (heads.single[0], 1)):
+            return f"a value of shape {_shape(sizes)} is stored beside heads of {heads.dim} columns: a program has one head"
+    return _needs(part.stored, heads.single[0], set(part.ops), (), heads)
+
+
+def updated_cache(scatter: ScatterOp, inside: Collection[Operation]) -> SSAValue:
+    """The cache that a chain of scatters updates, up to `scatter`, as it is before all those `inside`."""
+    cache = scatter.cache
+    while isinstance(cache.owner, ScatterOp) and cache.owner in inside:
+        cache = cache.owner.cache
+    return cache
+
+
+def _written_twice(parts_scatters: Sequence[Sequence[ScatterOp]], inside: Collection[Operation]) -> str | None:
+    """Why scatters that different programs run, in any order, may not share a launch: they write the same half of a cache."""
+    written: dict[tuple[SSAValue, int], int] = {}
+    for number, scatters in enumerate(parts_scatters):
+        for op in scatters:
+            if written.setdefault((updated_cache(op, inside), op.part.value.data), number) != number:
+                return "two parts write the same half of a cache, in any order"
+    return None
 
 
 def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]) -> str | None:
@@ -253,8 +314,13 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
         earlier = next((c for c in split.contracts if c in before), None)
         if earlier is not None:
             return _waits(contract, earlier)
-        if contract.weight.owner in inside:
-            return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
+        if isinstance(contract.weight.owner, Operation) and contract.weight.owner in inside:
+            reason = _decoder_reason(contract, contract.weight.owner, inside)
+            if reason is not None:
+                return reason
+    stray = next((d for d in split.decoders if not any(c.weight is d.result for c in split.contracts)), None)
+    if stray is not None:
+        return f"{stray.name} unpacks what no contraction here multiplies"
     if len({c.x for c in split.contracts}) > 1:
         return "the contractions read different x: a program holds one row of x"
     tokens = shape_of(split.contracts[0].x)[0]
@@ -275,6 +341,53 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
     if isinstance(apart, Operation):
         return f"other regions need {_where(apart)} too, which every program would compute and store"
     return _needs(stored, tokens, inside, {c.result for c in split.contracts})
+
+
+def _decoder_reason(contract: ContractOp, made_by: Operation, inside: Collection[Operation]) -> str | None:
+    """Why a program cannot make the rows of a weight that it multiplies; None where it unpacks them from memory."""
+    if not isinstance(made_by, DequantizeOp) or any(v.owner in inside for v in made_by.operands):
+        return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
+    if any(not isinstance(use.operation, ContractOp) for use in made_by.result.uses):
+        return f"what unpacks the weight of {_where(contract)} is read by others too"
+    return None
+
+
+def weight_values(contract: ContractOp) -> tuple[SSAValue, ...]:
+    """What a contraction reads as its weight from memory: the weight, or the words and scales that it is unpacked from."""
+    owner = contract.weight.owner
+    return tuple(owner.operands) if isinstance(owner, DequantizeOp) else (contract.weight,)
+
+
+def weight_bits(contract: ContractOp) -> int:
+    """Bits of a weight of a contraction in memory, without its share of a scale."""
+    owner = contract.weight.owner
+    return owner.packing.bits if isinstance(owner, DequantizeOp) else 8 * ELEMENT_BYTES[element_of(contract.weight)]
+
+
+def held_bits(contract: ContractOp) -> int:
+    """Bits a weight takes in registers where words are taken apart: beside each word lie its scale and its least value."""
+    owner = contract.weight.owner
+    if not isinstance(owner, DequantizeOp) or (shape_of(owner.scales)[1] == 1 and owner.mins is None):
+        return weight_bits(contract)
+    return weight_bits(contract) * len(owner.operands)
+
+
+def weight_kind(contract: ContractOp) -> str:
+    """How a weight is stored: `bf16`, `int8`, `int4g128` with scales for groups, `int4g128m` also with mins."""
+    owner = contract.weight.owner
+    if not isinstance(owner, DequantizeOp):
+        return element_of(contract.weight)
+    group = "" if shape_of(owner.scales)[1] == 1 else f"g{owner.packing.group.data}"
+    return f"{owner.packing.kind.data}{group}{'' if owner.mins is None else 'm'}"
+
+
+def most_columns(contracts: Iterable[ContractOp], block: int) -> int:
+    """At most `block` columns of K that a step over tiles can take at once: no more than share a scale."""
+    for contract in contracts:
+        owner = contract.weight.owner
+        if isinstance(owner, DequantizeOp) and shape_of(owner.scales)[1] > 1:
+            block = gcd(block, owner.packing.group.data)
+    return block
 
 
 def _waits(contract: ContractOp, earlier: ContractOp) -> str:
@@ -309,7 +422,7 @@ def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
 
 def _single(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAValue]) -> Feasible:
     """An attend with elementwise ops after it, and before its queries; a sample by itself."""
-    skeleton = "sample" if isinstance(anchor, SAMPLERS) else "attend"
+    skeleton = "sample" if isinstance(anchor, SAMPLERS) else "route" if isinstance(anchor, RouteOp) else "attend"
     if isinstance(anchor, AttendPartialOp | AttendMergeOp):
         return Feasible((), (f"{skeleton}: {anchor.name} is what choose-schedule makes of tile.attend",))
     return _answer(skeleton, _around(anchor, ops, stored))
@@ -342,4 +455,30 @@ def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAVal
         reason = _needs([anchor.q], rows, inside, ())
         if reason is not None:
             return reason
-    return None if isinstance(anchor, SAMPLERS) else _needs(stored, rows, inside, {result})
+    return None if isinstance(anchor, SAMPLERS) else _needs(stored, rows, inside, set(anchor.results))
+
+
+def _experts(ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None:
+    """Contractions by one choice, side by side, with elementwise ops behind them: a program has some columns of one row."""
+    inside = set(ops)
+    contracts = [op for op in ops if isinstance(op, ContractExpertsOp)]
+    first, shape = contracts[0], shape_of(contracts[0].result)
+    for op in contracts:
+        if any(isinstance(v.owner, Operation) and v.owner in inside for v in op.operands):
+            return f"{_where(op)} needs whole rows of x, of its weight and of the choices, which other programs compute"
+        if op.x is not first.x or op.chosen is not first.chosen or shape_of(op.result) != shape:
+            return "contractions of different x, choices or widths: a program holds the same columns of one row of each"
+    after: set[Operation] = set(contracts)
+    for op in ops:
+        if op in contracts:
+            continue
+        if not isinstance(op, (*ELEMENTWISE, ReshapeOp)):
+            return f"{op.name} has no form beside {first.name}"
+        if any(v.owner in after for v in op.operands):
+            if shape_of(op.results[0]) != shape:
+                return f"{op.name} spreads {_shape(shape)} over {_shape(shape_of(op.results[0]))}"
+            after.add(op)
+    apart = next((v.owner for v in stored if v.owner not in after), None)
+    if isinstance(apart, Operation):
+        return f"other regions need {_where(apart)} too, which every program would compute and store"
+    return _needs(stored, shape[0], inside, {op.result for op in contracts})

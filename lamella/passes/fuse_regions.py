@@ -33,8 +33,9 @@ class FuseRegions(ModulePass):
     Regions grow in topological order, in six steps: chains of maps and reductions join (`vertical`); contractions on one x join
     (`horizontal`); a chain after a contraction or attention joins it (`epilogue`: nothing is computed twice; of several anchors the one
     with the largest benefit; of a chain that does not fit, the first ops); a chain before one joins it where that pays (`prologue`: every
-    program recomputes it); a value that several regions use becomes an extra result of one of them, or each computes it (`shared`); what
-    is left over at the start and the end of the function joins (`siblings`). Constants and widening casts are always computed by each user.
+    program recomputes it); a value that several regions use becomes an extra result of one of them, or each computes it (`shared`); row
+    regions that need nothing of each other join at the start and the end of the function, and behind one anchor (`siblings`): they divide
+    the programs of the launch. Constants and widening casts are always computed by each user.
 
     Every join passes one gate: the policy, cycles, the oracle `feasible_schedules`, `max-depth` (ops on the longest path of a region; 0
     keeps every op by itself), `max-registers` (an estimate, `passes/registers.py`) and the benefit in microseconds (`fusion_cost.py`):
@@ -42,8 +43,8 @@ class FuseRegions(ModulePass):
     entry of a region's ledger: `joined` with these terms, or one `refused` for each edge between two regions, with the reason. A step that
     is on but joins nothing says so in the function's `lamella.idle`, with what came nearest.
 
-    `policy` names a JSON file of rules, `[{"action": "forbid" or "force", "producer": PATTERN, "consumer": PATTERN}, …]`, over op names,
-    kinds and locations; a forced pair joins whatever it costs, and is an error where the oracle finds no schedule.
+    `policy` names a JSON file of rules, `[{"action": "forbid" or "force", "producer": PATTERN, "consumer": PATTERN}, …]`, or is such a text,
+    over op names, kinds and locations; a forced pair joins whatever it costs, and is an error where the oracle finds no schedule.
 
     Expects static tile ops (`transformer-to-tile`); leaves only handles, `tile.fused` and the terminator.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from xdsl.dialects import func
@@ -10,11 +10,11 @@ from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import Value
-from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, LedgerEntryAttr
+from lamella.dialects.tile import CastOp, ConstantOp, ContractExpertsOp, ContractOp, DequantizeOp, LedgerEntryAttr
 from lamella.errors import PassError
 from lamella.passes.choose_schedule import longest_query
 from lamella.passes.device import Device
-from lamella.passes.feasibility import ANCHORS, ELEMENTWISE, data_operands, feasible_schedules, parts, result_rows
+from lamella.passes.feasibility import ANCHORS, ELEMENTWISE, data_operands, feasible_schedules, parts
 from lamella.passes.fusion_cost import Account, crossing_bytes, join_account
 from lamella.passes.fusion_gate import STEP_OF, STEPS, Gate, Judgement, Limits, outputs_for, repeated_ops
 from lamella.passes.fusion_policy import Policy
@@ -45,6 +45,7 @@ class Fusion:
         self.drop_unused()
         self.place_constants()
         if self.limits.max_depth != 0:
+            self.join_decoders()
             self.join_vertical()
             self.join_horizontal()
             self.join_epilogues()
@@ -109,13 +110,22 @@ class Fusion:
             if not op.result.uses:
                 self.graph.remove(group)
 
+    def join_decoders(self) -> None:
+        """Joins what unpacks a weight to the contraction that reads it; one that several read goes to each."""
+        for op in [op for op in self.graph.ops if isinstance(op, DequantizeOp)]:
+            group = self.graph.group_of[op]
+            for reader in self.graph.readers(group)[1:]:
+                self.join("decode", self.graph.copy_for(group, reader), reader)
+            for reader in self.graph.readers(group):
+                self.join("decode", group, reader)
+
     def join_vertical(self) -> None:
         """Joins maps, casts, reductions, rotations and gathers to their one consumer of the same kind, from the last op to the first.
 
         A widening cast with several consumers goes to each: storing the wider value would cost more than making it again.
         """
         for op in reversed(list(self.graph.ops)):
-            if isinstance(op, (*ANCHORS, ConstantOp)):
+            if isinstance(op, (*ANCHORS, ConstantOp, DequantizeOp)):
                 continue
             group = self.graph.group_of[op]
             if is_widening(op) and "vertical" in self.limits.on:
@@ -134,7 +144,7 @@ class Fusion:
         """Joins contractions on one x: it is read once, and the grid is wider."""
         by_x: dict[SSAValue, list[Group]] = {}
         for op in self.graph.ops:
-            if not isinstance(op, ContractOp):
+            if not isinstance(op, ContractOp | ContractExpertsOp):
                 continue
             group = self.graph.group_of[op]
             known = by_x.setdefault(op.x, [])
@@ -174,14 +184,14 @@ class Fusion:
                 continue
             longer = self.graph.in_order({*taken, *self.chain_before(op, inside)})
             answer = feasible_schedules(self.graph.in_order([*anchor.ops, *longer]))
-            if not answer:
+            if not answer or len(longer) == len(group.ops):  # the whole chain was refused, be it for a cycle
                 continue
             taken = longer
             made = [*anchor.ops, *taken]
             crossing = crossing_bytes(made, inside - set(taken), {*anchor.ops, *inside})
             if crossing < fewest:
                 best, fewest = list(taken), crossing
-        if not best or len(best) == len(group.ops):
+        if not best:
             return False
         part = self.graph.split(group, set(best))
         if self.join("epilogue", anchor, part).accepted:
@@ -258,21 +268,35 @@ class Fusion:
         return True
 
     def join_siblings(self) -> None:
-        """Joins row regions of equal rows that wait for nothing, and likewise those nothing waits for: one launch at each end of the step."""
+        """Joins row regions that need nothing of each other: those that wait for nothing, those nothing waits for, and readers of one anchor.
+
+        One launch runs them, of the same programs where they have the same rows, else each by programs of its own.
+        """
         for at_end in (False, True):
-            first: dict[int, Group] = {}
-            for group in self.graph.groups():
-                waiting = self.graph.readers(group) if at_end else self.graph.producers(group)
-                if group.anchored or waiting:
-                    continue
-                rows = max((result_rows(op)[0] for op in group.ops if result_rows(op)), default=1)
-                into = first.setdefault(rows, group)
-                if into is not group and not self.follow_each_other(into, group):
-                    self.join("sibling", into, group, into=into)
+            self.join_apart(g for g in self.graph.groups() if not (self.graph.readers(g) if at_end else self.graph.producers(g)))
+        # What an anchor computes is read nearby, but angles and slots are in all layers: their readers would make pairs of layers.
+        for group in self.graph.schedule():
+            if group.anchored:
+                self.join_apart(self.graph.readers(group))
+
+    def join_apart(self, groups: Iterable[Group]) -> None:
+        """Joins the row groups among some, each to the first that takes it."""
+        first: list[Group] = []
+        for group in [g for g in groups if not g.anchored]:
+            if not any(not self.follow_each_other(into, group) and self.join("sibling", into, group, into=into).accepted for into in first):
+                first.append(group)
 
     def follow_each_other(self, a: Group, b: Group) -> bool:
-        """Whether one of two groups depends on the other, be it that it overwrites what the other reads."""
-        return self.graph.reaches(a, [b]) or self.graph.reaches(b, [a])
+        """Whether one of two groups depends on the other, be it that it overwrites what the other reads.
+
+        One that updates a cache after the other does so elsewhere in it, which is no dependence of programs.
+        """
+        before, after = (a, b) if self.graph.reaches(a, [b]) else (b, a) if self.graph.reaches(b, [a]) else (None, None)
+        if before is None or after is None:
+            return False
+        made = {r for op in before.ops for r in op.results}
+        reads = [v in data_operands(op) for op in after.ops for v in op.operands if v in made]
+        return not reads or any(reads)
 
     def reunite(self) -> None:
         """Takes back copies of a widening cast that no region took in: one of them serves all."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import shape_of
-from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, ScatterOp, ScheduleAttr
+from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, ReshapeOp, ScatterOp, ScheduleAttr
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, result_rows
+from lamella.passes.feasibility import Parts, data_operands, result_rows, weight_values
 from lamella.passes.region_graph import Group, value_bytes
 
 
@@ -66,7 +66,15 @@ def _inputs(ops: Iterable[Operation], inside: set[Operation]) -> set[SSAValue]:
 
 
 def spread(producer: Group, consumer: Group, target: Device) -> float:
-    """Microseconds that the rows of `consumer` spend on computing a single row of `producer` once each, from the L2 cache."""
+    """Microseconds that the rows of `consumer` spend on computing a single row of `producer` once each, from the L2 cache.
+
+    None where `consumer` reads nothing of it, or a reshape divides the row between programs.
+    """
+    made = {r for op in producer.ops for r in op.results}
+    if not any(v in made for op in consumer.ops for v in data_operands(op)):
+        return 0.0
+    if any(isinstance(op, ReshapeOp) for op in (*producer.ops, *consumer.ops)):
+        return 0.0
     rows = [max((_rows(op) for op in group.ops), default=1) for group in (producer, consumer)]
     if rows[0] >= rows[1]:
         return 0.0
@@ -93,7 +101,7 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
     read_anyway = {v for op in around for v in op.operands} & inputs
     x_bytes = sum(value_bytes(v) for v in {*outputs, *read_anyway})
     input_bytes = passes * sum(value_bytes(v) for v in inputs if len(shape_of(v)) < 2 or shape_of(v)[0] <= tokens)
-    weights = sum(value_bytes(c.weight) for c in contracts)
+    weights = sum(value_bytes(v) for c in contracts for v in weight_values(c))
     columns = sum(shape_of(c.result)[1] for c in contracts)
     # Tiles as choose-schedule makes them: 4 rows of weights at one token, else tiles of up to 128 tokens and 64 columns.
     column_programs = max(1, columns // (4 if tokens == 1 else 64))
@@ -114,7 +122,7 @@ def lost_parallelism(split: Parts, schedule: ScheduleAttr, target: Device) -> fl
     programs = sum(-(-shape_of(c[0].result)[1] // columns) for c in split.components)
     if schedule.skeleton.data == "mma":
         programs *= -(-shape_of(split.contracts[0].x)[0] // schedule.get("m"))
-    weights = sum(value_bytes(c.weight) for c in split.contracts)
+    weights = sum(value_bytes(v) for c in split.contracts for v in weight_values(c))
     busy = min(1.0, programs / target.multiprocessors)
     return weights / target.bandwidth * (1 / busy - 1) * 1e6
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from lamella.dialects.tile import ContractOp, GatherOp, ReduceOp
+from lamella.dialects.tile import ContractExpertsOp, ContractOp, GatherOp, ReduceOp
 from lamella.passes.choose_schedule import schedule_for
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, feasible_schedules, parts
@@ -20,8 +20,9 @@ REASONS = {
     "vertical": "one consumer, same rows",
     "horizontal": "contractions on one x",
     "epilogue": "computed where its operands already are",
+    "decode": "unpacked where it is multiplied: its floats are never stored",
     "shared": "its value leaves the region too, for the other readers",
-    "sibling": "same rows, no dependence",
+    "sibling": "no dependence: programs of one launch",
     "forced": "the policy asks for it",
 }
 STEPS = ("vertical", "horizontal", "epilogue", "prologue", "shared", "siblings")
@@ -139,7 +140,7 @@ class Gate:
     def kind_of(self, producer: Group, consumer: Group) -> str:
         """What a join of two neighbours would be called."""
         if producer.anchored and consumer.anchored:
-            xs = [{op.x for op in group.ops if isinstance(op, ContractOp)} for group in (producer, consumer)]
+            xs = [{op.x for op in group.ops if isinstance(op, ContractOp | ContractExpertsOp)} for group in (producer, consumer)]
             return "horizontal" if xs[0] & xs[1] else "anchors"
         if producer.anchored:
             return "epilogue"

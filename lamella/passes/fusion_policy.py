@@ -47,11 +47,15 @@ class Policy:
 
     @staticmethod
     def read(path: str) -> Policy:
-        """The rules of a JSON file, `[{"action": "forbid", "producer": "…", "consumer": "…"}, …]`; none for an empty path. Raises PassError."""
+        """The rules of a JSON file, `[{"action": "forbid", "producer": "…", "consumer": "…"}, …]`, or of such a text itself; none for an
+        empty path. Raises PassError.
+        """
         if not path:
             return Policy()
+        text = path if path.startswith("[") else ""
+        path = "the policy" if text else path
         try:
-            rules: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+            rules: Any = json.loads(text or Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise PassError(f"cannot read the policy: {error.strerror}", where=path) from error
         except ValueError as error:

@@ -30,11 +30,13 @@ from lamella.dialects.tile import (
     AttendOp,
     AttendPartialOp,
     CastOp,
+    ContractExpertsOp,
     ContractOp,
     FusedOp,
     LedgerEntryAttr,
     MapOp,
     ReduceOp,
+    RouteOp,
     SampleOp,
     SampleTopOp,
     ScatterOp,
@@ -192,7 +194,7 @@ class _Survey:
 
 
 POINTWISE = (MapOp, CastOp)
-SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp)
+SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp, RouteOp, ContractExpertsOp)
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def misalignment(block: Block, argument: BlockArgument, yielded: int) -> str:
     terminator = block.last_op
     assert isinstance(terminator, YieldOp)
     if any(isinstance(op, SCATTERED_READS) for op in block.ops):
-        return "programs of attention or sampling read what others write"
+        return "programs of attention, sampling or routing read what others write"
     contracts = [op for op in block.ops if isinstance(op, ContractOp)]
     reads = follow(argument)
     if isinstance(reads, str):

@@ -18,8 +18,10 @@ from lamella.dialects.transformer import (
     AttentionOp,
     CacheWriteOp,
     KVCacheType,
+    LayerNormOp,
     LinearOp,
     PairRowsOp,
+    RMSNormOp,
     RopeOp,
     RotateOp,
     TransposeOp,
@@ -29,6 +31,7 @@ from lamella.dialects.transformer import (
 from lamella.passes.weight_expressions import carried, handles, is_computation, is_constant, origin, readers
 
 Turn = RopeOp | RotateOp
+Norm = RMSNormOp | LayerNormOp
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,8 @@ class PropagateLayout(ModulePass):
         … !transformer.kv_cache<2 x 16 x f32, block = 16, paired = 16>
 
     The order of rows, and of the columns of what is multiplied by them, is part of each tensor's type: where orders that differ meet, an
-    op does not verify. q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights. The layout is a property of
+    op does not verify. q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights, and so do
+    the scale and shift of a norm between projection and rotation: the mean of a head, or of a row, does not ask for the order of its numbers. The layout is a property of
     the module and of its caches: it is chosen once, before `specialize`, for all caches or for none. Each function records the choice in
     `lamella.layout`: `paired`, `paired already` (a checkpoint that interleaves), or `unchanged` with the reason. `fold-constants` then
     moves the pairing of rows to load time.
@@ -122,6 +126,8 @@ class Survey:
 
     turns: list[Turn] = field(default_factory=list[Turn])
     linears: dict[LinearOp, Turn] = field(default_factory=dict[LinearOp, Turn])
+    norms: dict[Norm, Turn] = field(default_factory=dict[Norm, Turn])
+    """Norms between a projection and its rotation."""
     caches: list[SSAValue] = field(default_factory=list[SSAValue])
     refusals: list[str] = field(default_factory=list[str])
 
@@ -154,13 +160,25 @@ class Survey:
         self.turns.append(turn)
         if any(not self.reads_as_key_or_query(use.operation, use.index) for use in value.uses):
             self.refusals.append(f"{subject(turn)}: its result has uses besides the cache's keys and attention's queries")
-        linear = turn.x.owner
+        x = turn.x
+        if isinstance(norm := x.owner, Norm) and self.sole(norm, turn):
+            heads = turn.heads.value.data
+            if norm.heads is not None and norm.heads.value.data != heads:
+                self.refusals.append(f"{subject(norm)}: it normalizes {norm.heads.value.data} parts of a row, expected its {heads} heads")
+            self.norms[norm] = turn
+            x = norm.x
+        linear = x.owner
         if not isinstance(linear, LinearOp):
-            self.refusals.append(f"{subject(turn)}: x comes from {origin(turn.x)}, expected a linear")
-        elif len(list(turn.x.uses)) != 1:
-            self.refusals.append(f"{subject(linear)}: its result has uses besides the rotation at {location(turn)}")
-        else:
+            self.refusals.append(f"{subject(turn)}: x comes from {origin(x)}, expected a linear, or a norm of one")
+        elif self.sole(linear, turn):
             self.linears[linear] = turn
+
+    def sole(self, op: LinearOp | Norm, turn: Turn) -> bool:
+        """Whether only what leads to `turn` reads the result of `op`; else that is a refusal."""
+        if len(list(op.result.uses)) != 1:
+            self.refusals.append(f"{subject(op)}: its result has uses besides the rotation at {location(turn)}")
+            return False
+        return True
 
     @staticmethod
     def reads_as_key_or_query(op: Operation, index: int) -> bool:
@@ -170,16 +188,17 @@ class Survey:
     def weights(self, module: ModuleOp) -> None:
         """Find uses of the projections' weights, anywhere in the module, that would need their rows in the old order too."""
         names: list[str] = []
-        for linear in self.linears:
-            for value in (linear.weight, *((linear.bias,) if linear.bias else ())):
+        changed = {*self.linears, *self.norms}
+        for op in (*self.linears, *self.norms):
+            for value in op.operands[1:]:
                 weights = carried(value)
                 if weights is None:
-                    self.refusals.append(f"{subject(linear)}: it multiplies by {origin(value)}, expected a weight")
+                    self.refusals.append(f"{subject(op)}: it multiplies by {origin(value)}, expected a weight")
                 names.extend(weight.weight_name.data for weight in weights or ())
         known = handles(module)
         for name in dict.fromkeys(names):
             for use in readers(known[name]):
-                if use.operation not in self.linears or use.index == 0:
+                if use.operation not in changed or use.index == 0:
                     self.refusals.append(f"weight {name} is also used by {subject(use.operation)}, where its rows keep their order")
 
     def choice(self) -> dict[str, str | int]:
@@ -203,15 +222,23 @@ class Survey:
         for turn in self.turns:
             turn.style = StringAttr("paired")
         for linear, turn in self.linears.items():
-            for index in range(1, len(linear.operands)):
-                pair = PairRowsOp(linear.operands[index], head_dim=turn.head_dim.value.data, rotary_dim=turn.rotary_dim.value.data)
-                Rewriter.insert_op(pair, InsertPoint.before(linear))
-                linear.operands[index] = pair.result
+            self.pair_parameters(linear, turn)
             for value in (linear.result, turn.results[0]):
                 Rewriter.replace_value_with_new_type(value, ordered(value.type, order_of(linear.weight.type)))
+        for norm, turn in self.norms.items():
+            self.pair_parameters(norm, turn)
+            Rewriter.replace_value_with_new_type(norm.result, norm.x.type)
         rotary = self.turns[0].rotary_dim.value.data
         for cache in self.caches:
             type = cache.type
             assert isinstance(type, KVCacheType)
             paired = KVCacheType(type.kv_heads, type.head_dim, type.element_type, type.block, IntAttr(rotary))
             Rewriter.replace_value_with_new_type(cache, paired)
+
+    @staticmethod
+    def pair_parameters(op: LinearOp | Norm, turn: Turn) -> None:
+        """Pair the rows of the weights that `op` takes after its x."""
+        for index in range(1, len(op.operands)):
+            pair = PairRowsOp(op.operands[index], head_dim=turn.head_dim.value.data, rotary_dim=turn.rotary_dim.value.data)
+            Rewriter.insert_op(pair, InsertPoint.before(op))
+            op.operands[index] = pair.result

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
-from lamella.dialects.tile import AttendOp, AttendPartialOp, CastOp, ConstantOp, RotateOp, ScheduleAttr, TopPartialOp
-from lamella.passes.feasibility import Parts, parts
+from lamella.dialects.tile import AttendOp, AttendPartialOp, CastOp, ConstantOp, ContractExpertsOp, RotateOp, ScheduleAttr, TopPartialOp
+from lamella.passes.feasibility import Parts, held_bits, parts, stored_values
+from lamella.passes.row_parts import RowPart, row_parts
 
 THREADS = 32
 """Threads of a warp."""
+MOST = 255
+"""Registers a thread can have: what exceeds them lies in memory."""
 ADDRESSES = 16
 """Registers of pointers, offsets and loop state in the smallest kernels."""
 MMA_ADDRESSES = 32
@@ -36,12 +39,17 @@ def registers(ops: Sequence[Operation], schedule: ScheduleAttr) -> int:
             return _mma(parts(ops), schedule, threads)
         case "attend":
             return _attend(ops, schedule, threads)
+        case "expert_tiles":
+            side = sum(isinstance(op, ContractExpertsOp) for op in ops)
+            return MMA_ADDRESSES + schedule.get("m") * schedule.get("n") * side // threads
+        case "experts":
+            side = sum(isinstance(op, ContractExpertsOp) for op in ops)
+            return ADDRESSES + 2 * side * _elements(schedule.get("rows") * schedule.get("k"), threads)
         case "sample":
             alone = all(isinstance(op, TopPartialOp) for op in ops)
             return ADDRESSES + (1 if alone else SAMPLING) * _elements(schedule.get("columns"), threads)
         case _:
-            block = schedule.get("columns") * schedule.get("rows")
-            return ADDRESSES + _elements(block, threads) * max(1, alive(ops))
+            return ADDRESSES + max((_row(part, schedule, threads) for part in row_parts(ops, stored_values(ops))), default=1)
 
 
 def alive(ops: Sequence[Operation]) -> int:
@@ -65,14 +73,20 @@ def _elements(block: int, threads: int) -> int:
     return max(1, -(-block // threads))
 
 
+def _row(part: RowPart, schedule: ScheduleAttr, threads: int) -> int:
+    """The values of a part that are alive at once, as many columns of each as a program takes."""
+    columns = min(schedule.get("columns"), 1 << max(0, part.width - 1).bit_length())
+    return _elements(columns * schedule.get("rows"), threads) * max(1, alive(part.ops))
+
+
 def _gemv(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
     """The weights of all columns, and one piece of x, in float32 where something is computed on it or several products read it."""
-    weight, x = split.contracts[0].weight, split.contracts[0].x
-    block_k, k = schedule.get("k"), shape_of(weight)[1]
+    x = split.contracts[0].x
+    block_k, k = schedule.get("k"), shape_of(x)[1]
     trips = -(-k // block_k)
     side = max(len(c) for c in split.components)
     held = trips if trips <= UNROLLED else 1
-    weights = schedule.get("rows") * block_k * held * side * ELEMENT_BYTES[element_of(weight)] // 4
+    weights = schedule.get("rows") * block_k * held * side * max(held_bits(c) for c in split.contracts) // 32
     accumulators = 0 if held == trips else schedule.get("rows") * block_k * side
     computed = bool(split.prologue) or side > 1
     piece = block_k * (4 if computed else ELEMENT_BYTES[element_of(x)]) // 4 * max(side, alive(split.prologue), 1)
@@ -91,12 +105,18 @@ def _mma(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
 
 
 def _attend(ops: Sequence[Operation], schedule: ScheduleAttr, threads: int) -> int:
-    """Queries of 16 rows a warp, scores and their exponents, the accumulators; a split tile also keys and values, read before the wait and after."""
+    """Queries of 16 rows a warp, scores and their exponents, the accumulators; a split tile also keys and values, read before the wait and after.
+
+    Two thirds of the latter are alive at once. Where a split tile has more than the 16 rows of a tensor core, the accumulators of its first
+    step stay beside those of the loop. Both factors are from figures of ptxas for heads of 256.
+    """
     rows, tile, dim = schedule.get("rows"), schedule.get("tile"), _head_dim(ops)
     size = next((ELEMENT_BYTES[element_of(op.q)] for op in ops if isinstance(op, AttendOp | AttendPartialOp)), 2)
     queries = 16 * dim * size // 4 // THREADS
-    early = 4 * tile * dim * size // 4 // threads if schedule.get("splits") > 1 else 0
-    return MMA_ADDRESSES + queries + rows * tile * 3 // 2 // threads + rows * dim // threads + early
+    split = schedule.get("splits") > 1
+    early = 4 * tile * dim * size // 4 // threads * 2 // 3 if split else 0
+    accumulators = rows * dim // threads * (2 if split and rows > 16 else 1)
+    return MMA_ADDRESSES + queries + rows * tile * 3 // 2 // threads + accumulators + early
 
 
 def _head_dim(ops: Sequence[Operation]) -> int:

@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import element_of, shape_of
-from lamella.dialects.tile import AttendOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.dialects.tile import AttendOp, ContractExpertsOp, ReduceOp, RotateOp, ScheduleAttr
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, parts
+from lamella.passes.feasibility import Parts, held_bits, most_columns, parts, stored_values, weight_bits
+from lamella.passes.registers import MOST, registers
+from lamella.passes.row_parts import row_parts
 
 SMALL, LARGE = 2 << 20, 32 << 20
 """Bytes of weights up to which a region is bound by latency, and from which on only bandwidth counts."""
 
 WARP_BYTES = 8192
 """Bytes of weights that a program of one warp takes: 64 registers a thread."""
+
+HELD, HELD_PACKED = 256 * 256, 256 * 384
+"""Bytes of registers of a program for weights as they were loaded: 64 a thread of 256, and more where scales lie beside packed words."""
 
 MAX_ROW = 8192
 """Columns a row program keeps at once; longer rows are taken in chunks."""
@@ -27,12 +32,12 @@ def power_of_two(n: int) -> int:
 
 
 def row_schedule(ops: Sequence[Operation]) -> ScheduleAttr:
-    """One program a row; vectors of one number a row are taken many rows a program."""
-    widths = [shape_of(r)[-1] for op in ops for r in op.results if len(shape_of(r)) > 1]
-    width = max(widths, default=1)
-    rows = max((shape_of(r)[0] for op in ops for r in op.results if shape_of(r)), default=1)
-    columns = min(power_of_two(width), MAX_ROW)
-    block = 1 if widths else min(power_of_two(rows), 128)
+    """One program a row, or a head of one; vectors of one number a row are taken many rows a program."""
+    found = row_parts(ops, stored_values(ops))
+    width = max((part.width for part in found), default=0)
+    rows = max((part.rows for part in found), default=1)
+    columns = min(power_of_two(max(1, width)), MAX_ROW)
+    block = 1 if width else min(power_of_two(rows), 128)
     return ScheduleAttr.of("row", columns=columns, rows=block, warps=4 if columns < 2048 else 8)
 
 
@@ -55,20 +60,21 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     """
     split = parts(ops)
     k = shape_of(split.contracts[0].x)[1]
-    size = 4 if element_of(split.contracts[0].weight) == "f32" else 2
+    bits, held = max(weight_bits(c) for c in split.contracts), max(held_bits(c) for c in split.contracts)
+    most = HELD if held == bits else HELD_PACKED
     side_by_side = max(len(c) for c in split.components)
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
     need = max(minimum_columns(split, i) for i in range(len(split.components)))
-    total = sum(shape_of(c.result)[1] for c in split.contracts) * k * size
-    if total <= SMALL and k * size * need <= WARP_BYTES:
+    total = sum(shape_of(c.result)[1] for c in split.contracts) * k * bits // 8
+    if total <= SMALL and k * bits // 8 * need <= WARP_BYTES:
         return ScheduleAttr.of("gemv", rows=need, k=min(power_of_two(k), 1024), warps=1)
     block_k = columns_at_once(k) if total > LARGE else min(power_of_two(k), 2048)
     padded = -(-k // block_k) * block_k
-    rows = max(1, power_of_two(16384 // (min(padded, 2048) * size) + 1) // 2)
-    while rows > 1 and (columns // rows < 3 * target.multiprocessors or rows * padded * side_by_side * size > 256 * 256):
+    rows = max(1, power_of_two(16384 // (min(padded, 2048) * bits // 8) + 1) // 2)
+    while rows > 1 and (columns // rows < 3 * target.multiprocessors or rows * padded * side_by_side * held // 8 > most):
         rows //= 2
     rows = max(min(rows, 16), need)
-    warps = 8 if rows * padded * side_by_side * size >= 16384 else 4
+    warps = 8 if rows * padded * side_by_side * bits // 8 >= 16384 else 4
     return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
 
 
@@ -96,18 +102,54 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
         n //= 2
     need = max(minimum_columns(split, i) for i in range(len(split.components)))
     n = max(n, need, 16)
-    block_k = min(max(16, power_of_two(k)), 32 if exact else 64 if m >= 64 else 128)
+    block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), 32 if exact else 64 if m >= 64 else 128))
     warps = 8 if m * n * side_by_side >= 128 * 128 else 4
     stages = 2 if exact else 3 if m >= 64 else 4
     return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages)
 
 
+def experts_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
+    """A choice of a token: a program takes `rows` weight rows of the chosen expert, `k` columns at a time.
+
+    As with `gemv`, 16 KiB of each weight, fewer where the grid would not fill the device three times, but no less than a warp's share.
+    """
+    contracts = [op for op in ops if isinstance(op, ContractExpertsOp)]
+    (choices, width), k = shape_of(contracts[0].result), shape_of(contracts[0].x)[1]
+    size = 4 if element_of(contracts[0].weight) == "f32" else 2
+    block_k = columns_at_once(k) if k > 1024 else power_of_two(k)
+    rows = max(1, min(16, power_of_two(16384 // (block_k * size) + 1) // 2))
+    least = min(rows, power_of_two(WARP_BYTES // (block_k * size) + 1) // 2)
+    while rows > max(1, least) and choices * (width // rows) < 3 * target.multiprocessors:
+        rows //= 2
+    return ScheduleAttr.of("experts", rows=rows, k=block_k, warps=4 if rows * block_k * len(contracts) < 8192 else 8)
+
+
+def expert_tiles_schedule(ops: Sequence[Operation]) -> ScheduleAttr:
+    """Many tokens: tensor-core tiles of `m` choices by `n` weight rows of one expert, `k` columns at a time."""
+    contracts = [op for op in ops if isinstance(op, ContractExpertsOp)]
+    choices, k = shape_of(contracts[0].result)[0], shape_of(contracts[0].x)[1]
+    exact = element_of(contracts[0].x) == "f32"
+    m = min(max(16, power_of_two(choices)), 64)
+    n = 32 if exact else 128 // len(contracts)
+    block_k = min(max(16, power_of_two(k)), 32 if exact else 64)
+    return ScheduleAttr.of("expert_tiles", m=m, n=n, k=block_k, warps=4, stages=2 if exact else 3)
+
+
+def route_schedule(experts: int) -> ScheduleAttr:
+    """A token a program, all experts at once."""
+    return ScheduleAttr.of("route", columns=power_of_two(experts), rows=1, warps=1 if experts <= 128 else 4)
+
+
 def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> ScheduleAttr:
-    """`queries` queries of the heads that share a key/value head are the rows of one program; few programs split the context."""
+    """`queries` queries of the heads that share a key/value head are the rows of one program; few programs split the context.
+
+    A window bounds what there is to split: the positions that some query of a step sees.
+    """
     group = op.heads.value.data // op.kv_heads.value.data
     dim = op.head_dim.value.data
     sequences, blocks = shape_of(op.block_table)
     context = blocks * shape_of(op.cache)[3]
+    seen = context if op.window is None else min(context, op.window.value.data + longest_query - 1)
     exact = element_of(op.q) == "f32"
     most = 32 if exact or dim > 128 else 64 if dim > 64 else 128
     queries = max(1, min(longest_query, most // group))
@@ -119,12 +161,36 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     programs = sequences * op.kv_heads.value.data * -(-longest_query // queries)
     splits = 1
     enough = target.multiprocessors + 1 if decode else -(-target.multiprocessors // 2)
-    while programs * splits < enough and splits * 2 * tile <= max(tile, context) and splits < 32:
+    while programs * splits < enough and splits * 2 * tile <= max(tile, seen) and splits < 32:
         splits *= 2
     if decode and splits == 1 and not exact:
         tile = min(64, max(16, power_of_two(context)))
     warps = 8 if rows > 64 else 2 if splits > 1 and decode and dim <= 64 and not exact else 4
-    return ScheduleAttr.of("attend", queries=queries, rows=rows, tile=tile, splits=splits, warps=warps, stages=2)
+    return within_registers(op, {"queries": queries, "rows": rows, "tile": tile, "splits": splits, "warps": warps, "stages": 2}, decode)
+
+
+def within_registers(op: AttendOp, options: dict[str, int], decode: bool) -> ScheduleAttr:
+    """The schedule, taken back until its registers are there (`passes/registers.py`): what spills waits for memory in every step of its loop.
+
+    A split tile reads its first keys and values twice, before the wait and after, so that with many queries fewer of them to a program, and
+    no split, cost least; then more warps, fewer positions and fewer queries.
+    """
+    group = op.heads.value.data // op.kv_heads.value.data
+    schedule = ScheduleAttr.of("attend", **options)
+    while registers([op], schedule) > MOST:
+        halved = {"queries": options["queries"] // 2, "rows": max(16, power_of_two(options["queries"] // 2 * group))}
+        if options["splits"] > 1 and not decode:
+            options |= {"splits": 1, **(halved if options["rows"] > 16 and options["queries"] > 1 else {})}
+        elif options["warps"] < 8:
+            options |= {"warps": options["warps"] * 2}
+        elif options["tile"] > 16:
+            options |= {"tile": options["tile"] // 2}
+        elif options["queries"] > 1:
+            options |= halved
+        else:
+            break
+        schedule = ScheduleAttr.of("attend", **options)
+    return schedule
 
 
 def sample_schedule(rows: int, vocabulary: int, target: Device) -> ScheduleAttr:

@@ -21,7 +21,7 @@ from lamella.dialects.attributes import ELEMENT_BYTES, attributes_of, element_of
 from lamella.dialects.tile import AttendOp, ContractOp, FusedOp, LedgerEntryAttr, ReduceOp, ScheduleAttr
 from lamella.errors import OutputError, PassError
 from lamella.passes.device import Device
-from lamella.passes.feasibility import parts
+from lamella.passes.feasibility import most_columns, parts, weight_kind
 from lamella.passes.registers import registers
 from lamella.passes.schedules import minimum_columns, power_of_two
 
@@ -150,7 +150,7 @@ def region_key(ops: Sequence[Operation], longest: int) -> tuple[str, Shape] | No
         "k": k,
         "tokens": power_of_two(tokens),
         "x": element_of(split.contracts[0].x),
-        "weights": "+".join(sorted({element_of(c.weight) for c in split.contracts})),
+        "weights": "+".join(sorted({weight_kind(c) for c in split.contracts})),
         "columns": max(minimum_columns(split, i) for i in range(len(split.components))),
         "norm": any(isinstance(op, ReduceOp) for op in split.prologue),
     }
@@ -214,6 +214,8 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
     if options[name] < need:
         return f"{name} = {options[name]} is less than the {need} columns that the epilogue needs in one program"
     small = next((n for n in ("m", "n", "k") if skeleton == "mma" and options[n] < 16), None)
+    if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:
+        return f"k = {options['k']} is more columns than share a scale"
     return None if small is None else f"{small} = {options[small]} is less than the 16 of a tensor core"
 
 

@@ -10,7 +10,7 @@ from xdsl.traits import Pure
 
 from lamella.dialects.attributes import element_of
 from lamella.dialects.messages import subject
-from lamella.dialects.transformer import ConcatRowsOp, RopeTableOp, WeightOp, WeightTransform
+from lamella.dialects.transformer import ConcatRowsOp, DequantizeOp, RopeTableOp, WeightOp, WeightTransform
 from lamella.dialects.transformer.types import TransformerOp
 
 FLOATS = ("f32", "f16", "bf16")
@@ -22,7 +22,12 @@ def is_constant(owner: object) -> bool:
 
 
 def is_computation(op: Operation) -> bool:
-    """Whether `op`, on constants, can run at load time: pure, and from some tensors to one of floats."""
+    """Whether `op`, on constants, can run at load time: pure, and from some tensors to one of floats, or a transform of weights.
+
+    What undoes a packing is none: folded, it would bring back the floats that the packing saves.
+    """
+    if isinstance(op, WeightTransform | DequantizeOp):
+        return isinstance(op, WeightTransform)
     pure = isinstance(op, TransformerOp) and op.has_trait(Pure) and bool(op.operands) and len(op.results) == 1
     return pure and isinstance(op.results[0].type, TensorType) and element_of(op.results[0]) in FLOATS
 

@@ -1,4 +1,4 @@
-"""`lamella generate | compile | explain | sweep | tune | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
+"""`lamella generate | inspect | compile | explain | sweep | tune | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rich.console import Console
 
 from lamella.errors import LamellaError, PromptError
 from lamella.runtime.sampling_parameters import SamplingParameters
-from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
     from lamella.api import Program
@@ -25,14 +24,22 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+Quantization = Literal["none", "int8", "int4", "keep"]
 Executor = Literal["auto", "cuda", "interpret", "reference"]
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face directory, a .gguf file, or a bare config.json.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Element type of weights, activations and cache.")]
+QuantizeOption = Annotated[Quantization, typer.Option(help="Weights of linears in few bits; keep: packed as a GGUF file has them.")]
 SeedOption = Annotated[int | None, typer.Option(metavar="SEED", help="Random weights, for a bare config.json.")]
 ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile the kernels for this GPU and show registers.")]
 TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
 ContextOption = Annotated[int | None, typer.Option(min=1, help="Longest context, prompt and answer together.")]
+FitOption = Annotated[
+    bool,
+    typer.Option(
+        "--fit-registers", help="Compile the kernels for --arch: those that spill get smaller schedules, or are taken apart. Needs no GPU."
+    ),
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="PASS.OPTION=VALUE", help="An option of a pass; may be repeated.")]
 ArenaOption = Annotated[
     str | None, typer.Option("--max-arena", metavar="BYTES", help="Most memory for activations of a step: bytes, or with KiB, MiB, GiB.")
@@ -67,6 +74,7 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop at the model's end token.")] = False,
     device: Annotated[Device, typer.Option(help="Where to run.")] = "auto",
     dtype: DtypeOption = "auto",
+    quantize: QuantizeOption = "none",
     executor: Annotated[Executor, typer.Option(help="How to run.")] = "auto",
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: among all.")] = 0,
@@ -103,6 +111,7 @@ def generate(
             opened,
             device=device,
             dtype=dtype,
+            quantize=quantize,
             executor=executor,
             max_context=max_context,
             weight_cache=weight_cache,
@@ -133,6 +142,25 @@ def generate(
         Console(stderr=True).print(f"[dim]{len(result.output_ids)} tokens{speed}, stopped by {result.stop_reason}[/dim]")
 
 
+@app.command()
+def inspect(
+    model: ModelArgument,
+    context: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens in each cache; by default the longest, at most 4096.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Sequences at once.")] = 1,
+    as_json: JsonOption = False,
+    arch: Annotated[str | None, typer.Option(metavar="sm_NN", help="The GPU whose floor is shown; by default sm_90.")] = None,
+    dtype: DtypeOption = "auto",
+) -> None:
+    """Print what a model is, whether it runs and why not, the memory it takes and the floor of a token. Loads no weights."""
+    from lamella.tools.inspect_command import inspection_text
+
+    with _progress("reading"):
+        text = inspection_text(model, arch=arch, dtype=dtype, context=context, batch=batch, as_json=as_json)
+    print(text)
+
+
 @app.command("compile")
 def compile_(
     model: ModelArgument,
@@ -140,30 +168,35 @@ def compile_(
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
+    quantize: QuantizeOption = "none",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
     max_arena: ArenaOption = None,
     settings: SetOption = None,
     without: Annotated[list[str] | None, typer.Option("--without", metavar="PASS", help="Leave a pass out; may be repeated.")] = None,
+    fit: FitOption = False,
     time_passes: Annotated[bool, typer.Option("--time-passes", help="Print the seconds of each pass.")] = False,
 ) -> None:
     """Write the IR of each stage, the Triton sources and the manifest. Needs no GPU."""
     from lamella.output import output_folder
     from lamella.pipeline import stage_number
-    from lamella.tools.report import as_manifest, kernel_table
+    from lamella.tools.explain import splits
+    from lamella.tools.report import as_manifest, kernel_table, timing_table
 
     if until is not None:
         stage_number(until)
-    most = _bytes(max_arena, "--max-arena")
+    most, options = _bytes(max_arena, "--max-arena"), _pass_options(settings)
     with output_folder(output) as folder:
-        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, _pass_options(settings), most, without or ())
+        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, options, most, without or (), fit, quantize)
         program.save(folder)
         figures = _figures(program, arch) if program.kernels and arch is not None else None
     if time_passes:
-        print(_timing_table(program.timings), end="\n\n")
+        print(timing_table(program.timings), end="\n\n")
     if program.kernels:
         print(kernel_table(as_manifest(program.manifest), figures), end="\n\n")
+    for paragraph in splits(program.ledger):
+        print(paragraph, end="\n\n")
     stages, kernels = len(program.stages), len(program.kernels)
     print(f"wrote {output}: IR of {stages} stage{'s' * (stages != 1)}, {kernels} kernel{'s' * (kernels != 1)}")
 
@@ -177,6 +210,7 @@ def explain(
     ] = None,
     diff: Annotated[tuple[Path, Path] | None, typer.Option(metavar="DIR_A DIR_B", help="Compare two folders that compile wrote.")] = None,
     settings: SetOption = None,
+    fit: FitOption = False,
     as_json: JsonOption = False,
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
@@ -199,11 +233,8 @@ def explain(
             model, why_not, tokens, options, as_json, arch=arch, dtype=dtype, max_context=max_context, random_weights=random_weights
         )
         return
-    program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, "plan", options)
-    if as_json:
-        print(json.dumps(list(program.ledger)))
-        return
-    print(explanation(program.ledger))
+    program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, None if fit else "plan", options, fit=fit)
+    print(json.dumps(list(program.ledger)) if as_json else explanation(program.ledger))
 
 
 def _explain_pair(model: str, names: tuple[str, str], tokens: str | None, options: PassOptions, as_json: bool, **settings: Any) -> None:
@@ -240,7 +271,6 @@ def sweep(
 
     axis = Axis.parse(over)
     opened = api.open_model(model, random_weights=random_weights)
-    gpu = resolve("auto", "auto")[0] == "cuda"
     with _progress("compiling") as show:
         rows = rows_of_sweep(
             opened,
@@ -250,7 +280,7 @@ def sweep(
             max_context=max_context,
             context=context,
             arch=arch,
-            gpu=gpu,
+            gpu=resolve("auto", "auto")[0] == "cuda",
             show=show,
         )
     print(json.dumps([row.as_dict() for row in rows]) if as_json else sweep_table(axis, rows))
@@ -305,6 +335,7 @@ def report(
     as_json: JsonOption = False,
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
+    quantize: QuantizeOption = "none",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     max_arena: ArenaOption = None,
@@ -316,12 +347,12 @@ def report(
     from lamella.tools.report_files import FILES, ModelReport
 
     most = _bytes(max_arena, "--max-arena")
-    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most)
+    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most, quantize=quantize)
     manifest = as_manifest(program.manifest)
     if context is not None and context > manifest.max_context:
         raise PromptError("bad context", where="--context", expected=f"1 to {manifest.max_context}, the longest one", got=str(context))
-    figures = None if arch is None else _figures(program, arch)
-    made = ModelReport(manifest, program.kernels, context or manifest.max_context, program.accesses, figures)
+    longest, figures = context or manifest.max_context, None if arch is None else _figures(program, arch)
+    made = ModelReport(manifest, program.kernels, longest, program.accesses, figures)
     if output is not None:
         with output_folder(output, FILES) as folder:
             made.write(folder)
@@ -360,9 +391,10 @@ def _compile(
     pass_options: PassOptions | None = None,
     max_arena: int = 0,
     skip: Sequence[str] = (),
+    fit: bool = False,
+    quantize: Quantization = "none",
 ) -> Program:
     """Compile under a progress line."""
-    buckets = None if tokens is None else _buckets(tokens)
     from lamella import api
 
     with _progress("compiling"):
@@ -370,13 +402,15 @@ def _compile(
             model,
             arch=arch,
             dtype=dtype,
-            buckets=buckets,
+            quantize=quantize,
+            buckets=None if tokens is None else _buckets(tokens),
             max_context=max_context,
             random_weights=random_weights,
             until=until,
             pass_options=pass_options,
             max_arena=max_arena,
             skip=skip,
+            fit_registers=fit,
         )
 
 
@@ -420,15 +454,6 @@ def _figures(program: Program, arch: str) -> dict[str, KernelResources]:
         return dict(zip(program.kernels, cross_compile(program.kernels, arch), strict=True))
 
 
-def _timing_table(timings: Sequence[tuple[str, float]]) -> TextTable:
-    """Seconds of each pass, runs for several buckets added up, the slowest first."""
-    sums: dict[str, float] = {}
-    for name, seconds in timings:
-        sums[name] = sums.get(name, 0.0) + seconds
-    rows = [[name, f"{seconds:.3f}"] for name, seconds in sorted(sums.items(), key=lambda item: -item[1])]
-    return TextTable("Passes", ("pass", "seconds"), [*rows, ["all", f"{sum(sums.values()):.3f}"]], frozenset({"seconds"}))
-
-
 @contextmanager
 def _progress(what: str) -> Generator[Callable[[str], None]]:
     """A line with a spinner on stderr, where that is a terminal; yields a function that changes its text."""
@@ -441,8 +466,7 @@ def _progress(what: str) -> Generator[Callable[[str], None]]:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    print(text, end="", flush=True)
 
 
 def main(args: Sequence[str] | None = None) -> int:

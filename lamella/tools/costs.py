@@ -71,7 +71,7 @@ def launch_cost(manifest: Manifest, bucket: Bucket, launch: Launch, context: flo
     kernel = manifest.kernels[launch.kernel]
     refs = launch.args[: kernel.inputs]
     values = infer(kernel.body, [operand(manifest, bucket, ref) for ref in refs])
-    ops = [(str(name), [int(i) for i in ids]) for name, ids, *_ in kernel.body["ops"]]
+    ops = [(str(name), [int(i) for i in ids], attributes) for name, ids, attributes, _ in kernel.body["ops"]]
     read: dict[Ref, int] = {}
     for index, ref in enumerate(refs):
         # One storage given twice is read once.
@@ -79,7 +79,7 @@ def launch_cost(manifest: Manifest, bucket: Bucket, launch: Launch, context: flo
     moved: Counter[str] = Counter()
     for ref, size in read.items():
         moved[POOL_FIELD[ref.pool]] += size
-    scatters = {int(result): (name, ids) for (name, ids), (*_, (result, *_)) in zip(ops, kernel.body["ops"], strict=True)}
+    scatters = {int(result): (name, ids) for (name, ids, _), (*_, (result, *_)) in zip(ops, kernel.body["ops"], strict=True)}
     for value, ref in zip(kernel.body["yields"], launch.args[kernel.inputs :], strict=True):
         moved[POOL_FIELD[ref.pool]] += _written(values, scatters, int(value))
     return Cost(**moved, flops=flops(kernel.body, values, bucket, context))
@@ -125,6 +125,9 @@ def flops(body: Mapping[str, Any], values: Mapping[int, Operand], bucket: Bucket
         if name == "tile.contract":
             dtype, (rows, columns) = values[ids[0]]
             out["f32" if rows == 1 else dtype] += 2 * rows * columns * values[ids[1]][1][0]
+        elif name == "tile.contract_experts":
+            rows, width = prod(values[ids[2]][1]), values[ids[1]][1][0] // attributes["experts"]
+            out["f32" if values[ids[2]][1][0] == 1 else values[ids[0]][0]] += 2 * rows * width * values[ids[0]][1][1]
         elif name in ("tile.attend", "tile.attend_partial"):
             out[values[ids[0]][0]] += 4 * attributes["heads"] * attributes["head_dim"] * pairs(bucket, context)
     return dict(out)
@@ -154,14 +157,19 @@ def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0) -> dict[s
 
 
 def _read(
-    manifest: Manifest, bucket: Bucket, ops: Iterable[tuple[str, Sequence[int]]], values: Mapping[int, Operand], index: int, context: float
+    manifest: Manifest,
+    bucket: Bucket,
+    ops: Iterable[tuple[str, Sequence[int], Mapping[str, Any]]],
+    values: Mapping[int, Operand],
+    index: int,
+    context: float,
 ) -> int:
     """Bytes that a region reads of its argument `index`."""
     dtype, shape = values[index]
     whole = size_of(values[index])
     spec = manifest.cache
     total = 0
-    for name, ids in ops:
+    for name, ids, attributes in ops:
         for place, used in enumerate(ids):
             if used != index:
                 continue
@@ -170,6 +178,10 @@ def _read(
                     total += prod(values[ids[1]][1]) * whole // max(1, shape[0])
                 case "tile.slots", 2:
                     total += prod(values[ids[0]][1]) * DTYPE_BYTES[dtype]
+                case "tile.contract_experts", 1:
+                    # Of the experts only those that some token chose, at most as many as there are choices.
+                    experts = attributes["experts"]
+                    total += min(experts, prod(values[ids[2]][1])) * whole // experts
                 case (("tile.attend" | "tile.attend_partial"), 1):
                     return int(bucket.sequences * context * spec.block_bytes / spec.block / spec.layers)
                 case (("tile.attend" | "tile.attend_partial"), 2):
@@ -216,7 +228,11 @@ SHAPES: Mapping[str, Rule] = {
     "tile.slots": lambda x, a: [("i32", x[0][1])],
     "tile.scatter": lambda x, a: [x[1]],
     "tile.rotate": lambda x, a: [x[0]],
+    "tile.dequantize": lambda x, a: [("f32", (x[0][1][0], x[1][1][1] * a["packing"]["group"]))],
     "tile.contract": lambda x, a: [("f32", (x[0][1][0], x[1][1][0]))],
+    "tile.contract_experts": lambda x, a: [("f32", (prod(x[2][1]), x[1][1][0] // a["experts"]))],
+    "tile.route": lambda x, a: [("f32", (x[0][1][0], a["top_k"])), ("i32", (x[0][1][0], a["top_k"]))],
+    "tile.add_rows": lambda x, a: [("f32", (x[0][1][0] // a["rows"], x[0][1][1]))],
     "tile.attend": lambda x, a: [("f32", x[0][1])],
     "tile.attend_partial": _partial,
     "tile.arrivals": lambda x, a: [("i32", (a["counters"],))],

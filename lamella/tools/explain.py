@@ -102,9 +102,12 @@ def explain(ledger: Sequence[Record]) -> str:
 
 
 def splits(ledger: Iterable[Record]) -> list[str]:
-    """A paragraph on the buckets that became smaller ones: none where all have the size that was asked for."""
-    rows = [[f"bucket {r['what']}", str(r["reason"])] for r in ledger if r["verdict"] == "split"]
-    return ["\n".join(["Split buckets", *(f"  {line}" for line in aligned(rows))])] if rows else []
+    """Paragraphs on the buckets that became smaller ones, and on kernels that spilled and were taken apart: none where all was as asked for."""
+    out: list[str] = []
+    for kind, title in (("bucket", "Split buckets"), ("kernel", "Kernels that spilled")):
+        rows = [[f"{kind} {r['what']}", str(r["reason"])] for r in ledger if r["verdict"] == "split" and r["kind"] == kind]
+        out += ["\n".join([title, *(f"  {line}" for line in aligned(rows))])] if rows else []
+    return out
 
 
 def folds(ledger: Iterable[Record]) -> list[str]:

@@ -22,7 +22,18 @@ the sliding window where there is one (`tests/models/test_families.py`). The las
 
 TAIL = """
 These kinds of attention and norm were compared through printed kernels under Triton's interpreter too: window, soft-cap, a norm of each head and of all heads of q and k, two
-rotations in one model, layers without rotation, partial and interleaved rotation, LayerNorm, learned positions.
+rotations in one model, layers without rotation, partial and interleaved rotation, LayerNorm, learned positions, mixtures of experts.
+
+## Mixtures of experts
+
+A router is a linear, `transformer.route` the softmax and the choice of its k likeliest experts, `transformer.experts` their feed-forward layers. The checkpoint's tensors of single
+experts become one weight each for gate, up and down when the model is loaded. A layer is four launches behind its norm: router, choice, gate and up with their product, down with the
+routing weights; the sum over a token's choices joins the residual. Up to 16 tokens a program takes one choice of one token and weight rows of that expert: a step reads the
+weights of experts that its tokens chose and of no other. More tokens run in tiles on the tensor cores: a program takes a tile of choices and one expert, ends at once if none of
+them names it, and stores only those that do. Choices are not sorted by expert, so tiles of models with many small experts multiply mostly for nothing: their prefill is correct, and slow.
+
+In float32 logits agree as for other families. In narrow types rounding may tip a choice between experts that are nearly as likely, in `transformers` as in Lamella, and that token's
+logits then differ: a mixture is compared by the median of its tokens. Of several equally likely experts the first is chosen.
 
 GGUF files are read for the llama architecture.
 
@@ -39,7 +50,7 @@ A rotation may turn part of a head (`partial_rotary_factor`, `rotary_pct`), neig
 ## What is refused
 
 What a configuration asks for and Lamella does not compute is refused in one line that names file, field, expected and given value, before any weight is
-read: unknown architectures, activations and RoPE scalings; ALiBi, attention sinks, bidirectional attention, mixtures of experts, quantized checkpoints; and
+read: unknown architectures, activations and RoPE scalings; ALiBi, attention sinks, bidirectional attention, shared experts, quantized checkpoints; and
 every field that changes the mathematics of some family in a family that does not have it. Tensors that the configuration does not imply are refused too.
 """
 

@@ -1,10 +1,10 @@
-"""A manifest goes in; tables of memory, kernels, weights and cache leave."""
+"""A manifest goes in; tables of memory, kernels, weights, cache and compile time leave."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -98,3 +98,12 @@ def made_of(sources: tuple[str, ...]) -> str:
 
 def _ratio(part: int, whole: int) -> str:
     return f"{part / whole:.2f}" if whole else ""
+
+
+def timing_table(timings: Sequence[tuple[str, float]]) -> TextTable:
+    """Seconds of each pass, runs for several buckets added up, the slowest first."""
+    sums: dict[str, float] = {}
+    for name, seconds in timings:
+        sums[name] = sums.get(name, 0.0) + seconds
+    rows = [[name, f"{seconds:.3f}"] for name, seconds in sorted(sums.items(), key=lambda item: -item[1])]
+    return TextTable("Passes", ("pass", "seconds"), [*rows, ["all", f"{sum(sums.values()):.3f}"]], frozenset({"seconds"}))

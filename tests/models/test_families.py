@@ -70,11 +70,13 @@ INTERPRETED = {
     "partial rotation, LayerNorm, norms with a weight a head": "stablelm",
     "learned positions": "gpt2",
     "interleaved rotation": "cohere",
+    "mixture of experts": "mixtral",
+    "mixture of experts beside a dense layer": "qwen3_moe",
 }
 
 
 @pytest.mark.parametrize("name", INTERPRETED.values(), ids=INTERPRETED)
-def test_kernels_compute_every_kind_of_attention(name: str, tmp_path: Path) -> None:
+def test_kernels_compute_every_kind_of_block(name: str, tmp_path: Path) -> None:
     compare(CASES[name], tmp_path, (11,), "interpret")
 
 
@@ -89,7 +91,9 @@ def compare_narrow(case: Case, folder: Path, dtype: str, device: str) -> None:
     narrow = getattr(torch, dtype)
     case.model().to(narrow).save_pretrained(folder)
     exact, rounded = (
-        getattr(transformers, case.architecture).from_pretrained(folder, dtype=kind, attn_implementation="eager").eval()
+        getattr(transformers, case.architecture)
+        .from_pretrained(folder, dtype=kind, attn_implementation="eager", experts_implementation="eager")
+        .eval()
         for kind in (torch.float32, narrow)
     )
     shape = Shape(40, 1, 40, 40)
@@ -98,7 +102,9 @@ def compare_narrow(case: Case, folder: Path, dtype: str, device: str) -> None:
     blocks = loaded.session.allocator.allocate(-(-len(ids) // BLOCK))
     parts = [step(loaded.session, ids[:33], blocks, 0, shape), step(loaded.session, ids, blocks, 33, Shape.decode())]
     found, expected, theirs = torch.cat(parts), logits_of(exact, ids), logits_of(rounded, ids)
-    mine, limit = ((x - expected).square().mean().sqrt() for x in (found, theirs))
+    tokens = [(x - expected).square().mean(-1) for x in (found, theirs)]
+    # Where two experts are nearly as likely, a rounding chooses another: a mixture is judged by the median of its tokens.
+    mine, limit = ((x.mean() if loaded.opened.config.experts is None else x.median()).sqrt() for x in tokens)
     assert mine < AS_NEAR * limit, f"{mine:.5f} from float32, transformers {limit:.5f}"
 
 

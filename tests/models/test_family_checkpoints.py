@@ -170,6 +170,11 @@ def test_tensors_of_a_layer_are_those_of_its_kind(tmp_path: Path) -> None:
         ("gpt_neox", {"num_attention_heads": 7}, ("hidden_size is not a multiple of num_attention_heads",)),
         ("gpt2", {"n_head": 7}, ("n_embd is not a multiple of n_head",)),
         ("gpt2", {"add_cross_attention": True}, ("add_cross_attention", "expected false")),
+        ("mixtral", {"num_experts_per_tok": 6}, ("num_experts_per_tok is more than there are experts", "at most 5", "got 6")),
+        ("mixtral", {"num_experts": 4}, ("num_experts and num_local_experts contradict each other", "expected 4", "got 5")),
+        ("mixtral", {"num_local_experts": 10**6}, ("num_local_experts", "at most 4096", "got 1000000")),
+        ("mixtral", {"num_local_experts": 4000, "num_hidden_layers": 9000}, ("too many experts in all", "at most 200000", "got 36000000")),
+        ("qwen3_moe", {"mlp_only_layers": ["1"]}, ("mlp_only_layers", "a list of integers", 'got ["1"]')),
         ("granite", {"logits_scaling": 0}, ("logits_scaling", "a positive number", "got 0")),
     ],
 )

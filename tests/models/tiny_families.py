@@ -116,6 +116,24 @@ CASES: Mapping[str, Case] = {
     "qwen3": Case(
         "Qwen3", {"head_dim": 16, "attention_bias": True, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
     ),
+    "mixtral": Case(
+        "Mixtral", {"head_dim": 12, "sliding_window": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 36}
+    ),
+    "qwen3_moe": Case(
+        "Qwen3Moe",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 28,
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3_moe, not normalized": Case(
+        "Qwen3Moe", {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 20, "decoder_sparse_step": 2}
+    ),
     "phi3": Case("Phi3", {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.8, **LONGROPE}, "sliding_window": 9}, 64),
     "phi3, long": Case(
         "Phi3", {"original_max_position_embeddings": 16, "rope_parameters": {"partial_rotary_factor": 0.8, **LONGROPE}}, lengths=(17, 65)

@@ -60,11 +60,11 @@ def test_what_the_manifest_says(plans: dict[int, ModuleOp]) -> None:
     assert decode.max_live_bytes <= decode.arena_bytes < decode.buffer_bytes
     assert manifest.arena_bytes == prefill.arena_bytes
     assert (manifest.cache.layers, manifest.cache.blocks_per_sequence, manifest.cache.paired) == (3, BLOCKS, 16)
-    key = manifest.weights["layers.1.attn.k_proj.scaled.paired"]
+    key = manifest.weights["layers.1.attn.k_proj.paired.scaled"]
     assert [s.name for s in key.sources] == ["layers.1.attn.k_proj", "layers.1.attn_norm"]
     assert key.transform["ops"] == [
-        ["transformer.scale_columns", [0, 1], {}, [2]],
-        ["transformer.pair_rows", [2], {"head_dim": 16, "rotary_dim": 16}, [3]],
+        ["transformer.pair_rows", [0], {"head_dim": 16, "rotary_dim": 16}, [2]],
+        ["transformer.scale_columns", [2, 1], {}, [3]],
     ]
     assert manifest.weights["layers.1.attn.o_proj"] == WeightSpec("f32", (96, 96))
     assert not any("norm" in name for name in manifest.weights)

@@ -18,6 +18,7 @@ from lamella import pipeline, registry
 from lamella.dialects import signature
 from lamella.dialects.attributes import attributes_of, element_of
 from lamella.dialects.tile import CastOp, ContractOp
+from lamella.frontends import open_model
 from lamella.frontends.decoder import build
 from lamella.lowering.body import export_function, handle_name, handles_of
 from lamella.lowering.tile_to_kernel.scalars import SCALAR_RULES
@@ -232,6 +233,15 @@ def test_4_a_decode_layer_is_five_launches() -> None:
     launches = [launch.loc for launch in manifest_of(program).buckets[0].launches]
     assert sum(loc.split(".")[:2] == ["layers", "2"] for loc in launches) == 5
     assert len(launches) == 5 * 4 + 5
+
+
+def test_4_a_decode_layer_with_norms_of_q_and_k_is_six_launches() -> None:
+    """The sixth normalizes heads, turns them and writes keys and values: Qwen 3, with heads of their own size."""
+    config = open_model(SOURCES.parent / "benchmarks" / "models" / "qwen3-1.7b.json", random_weights=0).config
+    program = compile_model(replace(config, layers=4, layer_kinds=()), [Shape.decode()], dtype="bf16", max_context=CONTEXT)
+    launches = [launch.loc for launch in manifest_of(program).buckets[0].launches]
+    assert sum(loc.split(".")[:2] == ["layers", "2"] for loc in launches) == 6
+    assert len(launches) == 6 * 4 + 5
 
 
 # 5. Levels differ only where the IR says so

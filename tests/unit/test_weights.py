@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ModelConfig("llama", 2, 32, 2, 1, 16, 48, 61, 1e-5, 10000.0, max_positions=32, attention_bias=True)
 SHAPES = weight_shapes(CONFIG)
 MADE = {
-    *(f"layers.{i}.attn.{p}_proj.scaled{end}" for i in (0, 1) for p, end in (("q", ".paired"), ("k", ".paired"), ("v", ""))),
+    *(f"layers.{i}.attn.{p}_proj{end}.scaled" for i in (0, 1) for p, end in (("q", ".paired"), ("k", ".paired"), ("v", ""))),
     *(f"layers.{i}.attn.{p}_proj.bias.paired" for i in (0, 1) for p in "qk"),
     *(f"layers.{i}.ffn.{p}_proj.scaled" for i in (0, 1) for p in ("gate", "up")),
     "lm_head.scaled",
@@ -78,14 +78,14 @@ def test_a_model_says_how_its_weights_are_made(manifest: Manifest) -> None:
     source = RandomSource(SHAPES, 0)
     q, gamma = source.load("layers.1.attn.q_proj"), source.load("layers.1.attn_norm")
     paired = IMPLEMENTATIONS["transformer.pair_rows"](q * gamma, head_dim=16, rotary_dim=16)
-    assert torch.equal(weights["layers.1.attn.q_proj.scaled.paired"], paired)
+    assert torch.equal(weights["layers.1.attn.q_proj.paired.scaled"], paired)
     assert torch.equal(weights["lm_head.scaled"], source.load("lm_head") * source.load("final_norm"))
     assert set(read) == set(SHAPES)
     assert read.count("layers.0.attn_norm") == 3
 
 
 def test_equal_layers_have_equal_transforms(manifest: Manifest) -> None:
-    for part in ("attn.q_proj.scaled.paired", "attn.v_proj.scaled", "ffn.up_proj.scaled"):
+    for part in ("attn.q_proj.paired.scaled", "attn.v_proj.scaled", "ffn.up_proj.scaled"):
         assert manifest.weights[f"layers.0.{part}"].transform == manifest.weights[f"layers.1.{part}"].transform
 
 
@@ -187,7 +187,7 @@ DAMAGE = (truncate, empty, flip_a_bit, write_anything, take_anothers, change_the
 def test_a_bad_entry_is_rebuilt(damage: Callable[[Path, Path], None], manifest: Manifest, tmp_path: Path) -> None:
     fresh, _ = loaded(manifest, tmp_path)
     cache = WeightCache(tmp_path, RandomSource(SHAPES, 0).fingerprint())
-    q, k = (manifest.weights[f"layers.0.attn.{p}_proj.scaled.paired"] for p in "qk")
+    q, k = (manifest.weights[f"layers.0.attn.{p}_proj.paired.scaled"] for p in "qk")
     good = cache.path(q).read_bytes()
     damage(cache.path(q), cache.path(k))
     assert cache.load(q) is None

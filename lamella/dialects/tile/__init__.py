@@ -3,8 +3,10 @@
 from xdsl.ir import Dialect
 
 from lamella.dialects.tile.attend import ArrivalsOp, AttendMergeOp, AttendOp, AttendPartialOp
+from lamella.dialects.tile.experts import AddRowsOp, ContractExpertsOp, RouteOp
 from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
 from lamella.dialects.tile.movement import GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp
+from lamella.dialects.tile.quantize import DequantizeOp
 from lamella.dialects.tile.sample import SampleOp, SampleTopOp, TopPartialOp
 from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractOp, MapOp, ReduceOp
 
@@ -16,6 +18,10 @@ Tile = Dialect(
         CastOp,
         ReduceOp,
         ContractOp,
+        ContractExpertsOp,
+        RouteOp,
+        AddRowsOp,
+        DequantizeOp,
         GatherOp,
         ReshapeOp,
         SlotsOp,
@@ -35,13 +41,16 @@ Tile = Dialect(
 )
 
 __all__ = [
+    "AddRowsOp",
     "ArrivalsOp",
     "AttendMergeOp",
     "AttendOp",
     "AttendPartialOp",
     "CastOp",
     "ConstantOp",
+    "ContractExpertsOp",
     "ContractOp",
+    "DequantizeOp",
     "FusedOp",
     "GatherOp",
     "LedgerEntryAttr",
@@ -49,6 +58,7 @@ __all__ = [
     "ReduceOp",
     "ReshapeOp",
     "RotateOp",
+    "RouteOp",
     "SampleOp",
     "SampleTopOp",
     "ScatterOp",

@@ -175,7 +175,7 @@ class ReduceOp(IRDLOperation):
 
 @irdl_op_definition
 class ContractOp(IRDLOperation):
-    """x[M,K] times w[O,K] transposed, accumulated in float32: [M,O]. Rows of w are read contiguously."""
+    """x[M,K] times w[O,K] transposed, accumulated in float32: [M,O]. Rows of w are read contiguously. A w in f32 may meet any x: `dequantize` makes it."""
 
     name = "tile.contract"
 
@@ -200,7 +200,7 @@ class ContractOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: weight has shape {weight}, expected (_, {x[1]}), the last axis of x")
         if shape_of(self.result) != (x[0], weight[0]):
             raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {(x[0], weight[0])}")
-        if element_of(self.x) != element_of(self.weight):
+        if element_of(self.weight) not in ("f32", element_of(self.x)):
             raise VerifyException(
-                f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x"
+                f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x, or f32"
             )

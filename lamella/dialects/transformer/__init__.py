@@ -2,11 +2,14 @@
 
 from xdsl.ir import Dialect
 
+from lamella.dialects.packing import PackingAttr
 from lamella.dialects.transformer.attention import AttentionOp, CacheWriteOp
 from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, ScaleOp, TanhOp, UnaryOp
 from lamella.dialects.transformer.embedding import EmbeddingOp, GatherRowsOp
+from lamella.dialects.transformer.experts import ExpertsOp, RouteOp
 from lamella.dialects.transformer.linear import LinearOp, SliceColumnsOp
 from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
+from lamella.dialects.transformer.quantize import DequantizeOp, GroupMinsOp, GroupScalesOp, PackWeightOp
 from lamella.dialects.transformer.rope import RopeOp, RopeTableOp, RotateOp
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, LayoutAttr, Order, dimensions_of, named_tensor, order_of, ordered
@@ -33,12 +36,18 @@ Transformer = Dialect(
         SliceRowsOp,
         FlattenOp,
         TransposeOp,
+        GroupScalesOp,
+        GroupMinsOp,
+        PackWeightOp,
+        DequantizeOp,
         EmbeddingOp,
         GatherRowsOp,
         RMSNormOp,
         LayerNormOp,
         LinearOp,
         SliceColumnsOp,
+        RouteOp,
+        ExpertsOp,
         RopeOp,
         RopeTableOp,
         RotateOp,
@@ -50,7 +59,7 @@ Transformer = Dialect(
         *UNARY.values(),
         *BINARY.values(),
     ],
-    [DimsAttr, LayoutAttr, KVCacheType],
+    [DimsAttr, LayoutAttr, PackingAttr, KVCacheType],
 )
 
 __all__ = [
@@ -62,21 +71,28 @@ __all__ = [
     "BinaryOp",
     "CacheWriteOp",
     "ConcatRowsOp",
+    "DequantizeOp",
     "DimsAttr",
     "EmbeddingOp",
+    "ExpertsOp",
     "FlattenOp",
     "GatherRowsOp",
+    "GroupMinsOp",
+    "GroupScalesOp",
     "KVCacheType",
     "LayerNormOp",
     "LayoutAttr",
     "LinearOp",
     "MulOp",
     "Order",
+    "PackWeightOp",
+    "PackingAttr",
     "PairRowsOp",
     "RMSNormOp",
     "RopeOp",
     "RopeTableOp",
     "RotateOp",
+    "RouteOp",
     "SampleOp",
     "ScaleColumnsOp",
     "ScaleOp",

@@ -7,13 +7,16 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lamella.dialects.attributes import ResultTyped, element_type_of
+from lamella.dialects.attributes import ResultTyped, element_of, element_type_of
 from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, dimensions_of, located, named_tensor, order_of, shown
 
 
 @irdl_op_definition
 class LinearOp(TransformerOp, ResultTyped):
-    """x[N,K], weight[O,K] (, bias[O]) -> [N,O]: x @ weightᵀ (+ bias), accumulated in float32, rounded once to the result's element type."""
+    """x[N,K], weight[O,K] (, bias[O]) -> [N,O]: x @ weightᵀ (+ bias), accumulated in float32, rounded once to the result's element type.
+
+    The weight has x's element type, or is f32: what a `dequantize` makes of packed words.
+    """
 
     name = "transformer.linear"
 
@@ -37,10 +40,11 @@ class LinearOp(TransformerOp, ResultTyped):
         rows, inner = self.dimensions("x", self.x, 2)
         outputs, _ = self.dimensions("weight", self.weight, 2)
         self.expect_shape("weight", self.weight, (outputs, inner), "the last axis of x")
-        self.expect_element("weight", self.weight, self.x, "that of x")
+        if element_of(self.weight) != "f32":
+            self.expect_element("weight", self.weight, self.x, "that of x")
         if self.bias is not None:
             self.expect_shape("bias", self.bias, (outputs,), "the outputs of weight")
-            self.expect_element("bias", self.bias, self.weight, "that of weight")
+            self.expect_element("bias", self.bias, self.x, "that of x")
             self.expect_order("bias", self.bias, order_of(self.weight.type), "that of the rows of weight")
         self.expect_shape("result", self.result, (rows, outputs), "the rows of x and the outputs of weight")
         self.expect_order("x", self.x, None, "that of the columns of weight")

@@ -9,7 +9,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def, var_operand_def
 from xdsl.traits import Pure
 
-from lamella.dialects.transformer.types import Dimension, FloatTensor, TransformerOp, Value, located
+from lamella.dialects.transformer.types import Dimension, FloatTensor, TransformerOp, Value, located, order_of
 
 
 class NormOp(TransformerOp):
@@ -39,6 +39,7 @@ class NormOp(TransformerOp):
             why = "the last axis of x" if self.heads is None else "one head of x"
             self.expect_shape(what, value, widths[-1:], why)
         self.expect_element(what, value, x, "that of x")
+        self.expect_order(what, value, order_of(x.type), "that of x")
 
 
 def norm_properties(eps: float, heads: int) -> dict[str, Attribute | None]:
@@ -78,6 +79,7 @@ class RMSNormOp(NormOp):
         elif self.offset is not None:
             raise self.fail(f"offset is {self.offset.value.data} and there is no weight, expected both or neither")
         self.expect_like("result", self.result, self.x, "x")
+        self.expect_order("result", self.result, order_of(self.x.type), "that of x")
 
 
 @irdl_op_definition
@@ -118,3 +120,4 @@ class LayerNormOp(NormOp):
         for what, value in zip(("weight", "bias"), self.parameters, strict=False):
             self.expect_parameter(what, value, self.x)
         self.expect_like("result", self.result, self.x, "x")
+        self.expect_order("result", self.result, order_of(self.x.type), "that of x")

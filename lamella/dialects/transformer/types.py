@@ -58,6 +58,8 @@ class TensorOf(AttrConstraint[TensorType[Attribute]]):
 FloatTensor = TensorOf(("f32", "f16", "bf16"))
 WideTensor = TensorOf(("f32",))
 IndexTensor = TensorOf(("i32",))
+StoredTensor = TensorOf(("f32", "f16", "bf16", "i32"))
+"""What a weight may be: numbers, or words that hold several."""
 
 
 @irdl_attr_definition

@@ -15,6 +15,7 @@ from lamella.dialects.attributes import element_type_of
 from lamella.dialects.transformer.types import (
     FloatTensor,
     Order,
+    StoredTensor,
     TransformerOp,
     Value,
     dimensions_of,
@@ -33,7 +34,7 @@ class WeightOp(TransformerOp):
     name = "transformer.weight"
 
     weight_name = prop_def(StringAttr, prop_name="name")
-    result = result_def(FloatTensor)
+    result = result_def(StoredTensor)
 
     traits = traits_def(Pure())
     assembly_format = "$name attr-dict `:` type($result)"

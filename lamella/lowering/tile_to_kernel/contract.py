@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import f32, i64
+from xdsl.dialects.builtin import f32
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects import kernel
@@ -18,7 +18,9 @@ from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import ContractOp, FusedOp, ReduceOp, RotateOp, ScatterOp, ScheduleAttr, YieldOp
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, Store, python_int, source_of
+from lamella.lowering.tile_to_kernel.decode import Piece, Rows, Weight, weight_of
+from lamella.lowering.tile_to_kernel.divided_grid import over_parts
+from lamella.lowering.tile_to_kernel.emitter import Emitter, Place, Store, python_int, source_of
 from lamella.passes.feasibility import Parts, data_operands, parts
 
 TOGETHER = 16
@@ -157,24 +159,8 @@ def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
 
 
 def over_components(e: Emitter, found: list[Component], body: Callable[[Component, Operand], None], axis: int = 0) -> None:
-    """Runs `body(component, tile)` in the programs of each component, which `axis` of the grid numbers: a branch for each, if there are several."""
-    b = e.b
-    program = b.named("program", b.program_id(axis))
-
-    bounds = [sum(c.tiles for c in found[: i + 1]) for i in range(len(found))]
-    conditions = [e.hinted(f"is_{part_name(c)}", b.lt(program, bound)) for c, bound in zip(found, bounds[:-1], strict=False)]
-
-    def branch(number: int) -> None:
-        component, first = found[number], bounds[number] - found[number].tiles
-        if number == len(found) - 1:
-            body(component, b.sub(program, first))
-            return
-        with b.if_(conditions[number]), e.scope():
-            body(component, b.sub(program, first))
-        with b.else_(), e.scope():
-            branch(number + 1)
-
-    branch(0)
+    """Runs `body(component, tile)` in the programs of each component, which `axis` of the grid numbers."""
+    over_parts(e, [c.tiles for c in found], [part_name(c) for c in found], lambda number, tile: body(found[number], tile), axis)
 
 
 def part_name(component: Component) -> str:
@@ -236,84 +222,63 @@ class Gemv:
         start = e.hinted("start", b.mul(tile, self.block_n))
         n = b.named("n", b.add(start, b.arange(self.block_n)))
         n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
+        rows = Rows(n, n_mask, b.expand(n, 1), b.expand(n_mask, 1) if n_mask is not None else None)
         place = Place(0, n, None, n_mask)
+        weights = [weight_of(e, c) for c in component.contracts]
         if self.fits:
-            places = self.places()
-            loaded = [self.weights(c, n, n_mask, at) for at in places for c in component.contracts]
+            pieces = self.pieces()
+            loaded = [w.load(rows, piece) for piece in pieces for w in weights]
             e.load_epilogue(component, place, start)
             stage_prologue(e, self.split, Place(0, None))
-            sums = self.products(component, places, loaded)
+            sums = self.products(weights, pieces, loaded)
         else:
             e.load_epilogue(component, place, start)
-            sums = self.in_a_loop(component, n, n_mask)
-        self.finish(component, start, place, sums)
+            sums = self.in_a_loop(weights, rows)
+        results: list[SSAValue] = []
+        for w, total in zip(weights, sums, strict=True):
+            with b.source(w.source):
+                results.append(b.named("y", w.scaled(b.reduce(total, "sum", 1), rows)))
+        finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
 
     @property
     def fits(self) -> bool:
         """Whether the weights of whole rows are held at once."""
         return -(-self.k // self.block_k) <= MAX_UNROLLED
 
-    def places(self) -> list[Place]:
+    def pieces(self) -> list[Piece]:
         """The pieces of K."""
         if self.k <= self.block_k:
-            return [self.e.whole(0, None, self.k)]
-        places = [self.e.columns(0, None, first, self.block_k, self.k) for first in range(0, self.k, self.block_k)]
-        self.e.covers_in_pieces(0, self.k, places)
-        return places
+            place = self.e.whole(0, None, self.k)
+            assert place.cols is not None
+            return [Piece(0, shape(place.cols)[0], place)]
+        starts = range(0, self.k, self.block_k)
+        pieces = [Piece(first, self.block_k, self.e.columns(0, None, first, self.block_k, self.k)) for first in starts]
+        self.e.covers_in_pieces(0, self.k, [piece.place for piece in pieces])
+        return pieces
 
-    def products(self, component: Component, places: list[Place], loaded: list[SSAValue]) -> list[SSAValue]:
-        """For each contraction the products of its loaded weights with x, pieces added."""
-        count = len(component.contracts)
+    def products(self, weights: list[Weight], pieces: list[Piece], loaded: list[Sequence[SSAValue]]) -> list[SSAValue]:
+        """For each weight the products of what was loaded of it with x, pieces added."""
         sums: list[SSAValue] = []
-        for number, contract in enumerate(component.contracts):
+        for number, w in enumerate(weights):
             total: SSAValue | None = None
-            for at, w in zip(places, loaded[number::count], strict=True):
-                product = self.product(contract, w, at)
+            for piece, held in zip(pieces, loaded[number :: len(weights)], strict=True):
+                product = w.products(held, self.e.emit(self.x, piece.place))
                 total = product if total is None else self.e.b.add(total, product)
             assert total is not None
             sums.append(total)
         return sums
 
-    def finish(self, component: Component, start: Operand, place: Place, sums: list[SSAValue]) -> None:
-        """Adds up each row and runs the epilogue."""
-        results: list[SSAValue] = []
-        for contract, total in zip(component.contracts, sums, strict=True):
-            with self.e.b.source(source_of(contract)):
-                results.append(self.e.b.named("y", self.e.b.reduce(total, "sum", 1)))
-        finish_component(self.e, component, place, start, tuple(results), self.block_n >= component.width)
-
-    def in_a_loop(self, component: Component, n: SSAValue, n_mask: SSAValue | None) -> list[SSAValue]:
+    def in_a_loop(self, weights: list[Weight], rows: Rows) -> list[SSAValue]:
         """Weights and x piece by piece."""
         e, b = self.e, self.e.b
         stage_prologue(e, self.split, Place(0, None))
-        zeros = [b.named("acc", b.full((self.block_n, self.block_k), 0.0, f32)) for _ in component.contracts]
+        zeros = [b.named("acc", b.full((self.block_n, w.lanes(self.block_k)), 0.0, f32)) for w in weights]
         with b.for_(0, self.k, self.block_k, init=zeros) as loop, e.scope():
-            at = e.columns(0, None, loop.index, self.block_k, self.k)
-            pieces = [self.weights(c, n, n_mask, at) for c in component.contracts]
-            products = [self.product(c, w, at) for c, w in zip(component.contracts, pieces, strict=True)]
+            piece = Piece(loop.index, self.block_k, e.columns(0, None, loop.index, self.block_k, self.k))
+            loaded = [w.load(rows, piece) for w in weights]
+            products = [w.products(held, e.emit(self.x, piece.place)) for w, held in zip(weights, loaded, strict=True)]
             loop.yields(*(b.add(acc, p) for acc, p in zip(loop.values, products, strict=True)))
         return list(loop.results)
-
-    def weights(self, contract: ContractOp, n: SSAValue, n_mask: SSAValue | None, at: Place) -> SSAValue:
-        """The rows `n` of a weight at the columns of `at`."""
-        b = self.e.b
-        assert at.cols is not None
-        with b.source(source_of(contract)):
-            wide = weight_size(contract) > INT32_ELEMENTS
-            rows, cols = (b.cast(n, i64), b.cast(at.cols, i64)) if wide else (n, at.cols)
-            row_start = self.e.hinted("row_start", b.mul(b.expand(rows, 1), self.k))
-            offsets = self.e.hinted("offsets", b.add(row_start, b.expand(cols, 0)))
-            across = b.expand(n_mask, 1) if n_mask is not None else None
-            mask = b.all_of(across, b.expand(at.col_mask, 0) if at.col_mask is not None else None)
-            return b.named("w", b.load(self.e.pointers[contract.weight], offsets, mask, eviction="first"))
-
-    def product(self, contract: ContractOp, w: SSAValue, at: Place) -> SSAValue:
-        """Each weight times its column of x."""
-        xs = self.e.emit(self.x, at)
-        b = self.e.b
-        with b.source(source_of(contract)):
-            wide = self.e.hinted("x_f32", b.cast(xs, f32))
-            return self.e.hinted("product", b.mul(self.e.hinted("w_f32", b.cast(w, f32)), b.expand(wide, 0)))
 
 
 def stage_prologue(e: Emitter, split: Parts, place: Place) -> None:
@@ -321,12 +286,6 @@ def stage_prologue(e: Emitter, split: Parts, place: Place) -> None:
     for op in split.prologue:
         if isinstance(op, ReduceOp):
             e.reduce(op, place)
-
-
-def weight_size(contract: ContractOp) -> int:
-    """Elements of a contraction's weight."""
-    rows, columns = shape_of(contract.weight)
-    return rows * columns
 
 
 def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
@@ -357,27 +316,21 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequen
 
     def body(component: Component, tile: Operand) -> None:
         start = e.hinted("start", b.mul(tile, block_n))
-        n = b.named("n", b.expand(b.add(start, b.arange(block_n)), 0))
+        vector = b.add(start, b.arange(block_n))
+        n = b.named("n", b.expand(vector, 0))
         n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
-        zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in component.contracts]
+        taken = Rows(vector, None, n, n_mask)
+        weights = [weight_of(e, c) for c in component.contracts]
+        zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in weights]
         trips = -(-k // block_k)
         stages = schedule.get("stages") if trips > 1 else None
         with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
-            at = e.columns(rows, row_mask, loop.index, block_k, k)
-            xs = b.broadcast(e.emit(x, at), (block_m, block_k))
-            down = e.hinted("k", b.expand(b.add(b.arange(block_k), loop.index), 1))
-            down_mask = None if k % block_k == 0 else b.lt(down, k)
-            sums: list[SSAValue] = []
-            for contract, acc in zip(component.contracts, loop.values, strict=True):
-                with b.source(source_of(contract)):
-                    wide = weight_size(contract) > INT32_ELEMENTS
-                    across, inner = (b.cast(n, i64), b.cast(down, i64)) if wide else (n, down)
-                    offsets = e.hinted("offsets", b.add(b.mul(across, k), inner))
-                    w = b.load(e.pointers[contract.weight], offsets, b.all_of(n_mask, down_mask))
-                    sums.append(b.dot(xs, b.named("w", w), acc))
-            loop.yields(*sums)
+            piece = Piece(loop.index, block_k, e.columns(rows, row_mask, loop.index, block_k, k))
+            xs = b.broadcast(e.emit(x, piece.place), (block_m, block_k))
+            loop.yields(*(w.multiply(xs, acc, taken, piece) for w, acc in zip(weights, loop.values, strict=True)))
+        results = tuple(w.scaled(total, taken) for w, total in zip(weights, loop.results, strict=True))
         place = Place(rows, n, row_mask, n_mask)
-        finish_component(e, component, place, start, loop.results, block_n >= component.width)
+        finish_component(e, component, place, start, results, block_n >= component.width)
 
     programs = sum(c.tiles for c in found)
     over_components(e, found, body, axis=1 if tiles > 1 else 0)

@@ -16,7 +16,7 @@ from lamella.dialects.host import LaunchOp
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import FusedOp
 from lamella.errors import PassError
-from lamella.lowering.tile_to_kernel import attend, contract, row, sample
+from lamella.lowering.tile_to_kernel import attend, contract, experts, row, sample
 from lamella.passes.choose_schedule import longest_query
 from lamella.passes.dependent_launch import SETTLED_PARAMETERS
 from lamella.passes.settled import settled_inputs
@@ -78,6 +78,12 @@ def lower_region(fused: FusedOp, name: str, longest_query: int, settled: Sequenc
             return attend.lower_attend(fused, name, schedule, longest_query)
         case "sample":
             return sample.lower(fused, name, schedule)
+        case "route":
+            return experts.lower_route(fused, name, schedule)
+        case "experts":
+            return experts.lower_experts(fused, name, schedule)
+        case "expert_tiles":
+            return experts.lower_expert_tiles(fused, name, schedule)
         case other:
             raise PassError(f"no kernel skeleton {other}", where=subject(fused))
 

@@ -16,8 +16,10 @@ from lamella.dialects.kernel import PointerType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import (
+    AddRowsOp,
     CastOp,
     ConstantOp,
+    DequantizeOp,
     FusedOp,
     GatherOp,
     MapOp,
@@ -394,12 +396,43 @@ def _gather(e: Emitter, op: Operation, place: Place) -> SSAValue:
     return e.b.load(pointer, offsets, mask)
 
 
+def _dequantize(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """Each number by itself, where no contraction takes whole words apart: its word, its place in it, its group."""
+    assert isinstance(op, DequantizeOp)
+    b, packing = e.b, op.packing
+    assert place.cols is not None
+    at = Place(place.rows, b.floordiv(place.cols, packing.per_word), place.row_mask, place.col_mask)
+    group = Place(place.rows, b.floordiv(place.cols, packing.group.data), place.row_mask, place.col_mask)
+    number = b.mod(place.cols, packing.per_word)
+    bit = b.add(b.mul(b.floordiv(number, 2), packing.bits), b.mul(b.mod(number, 2), 16))
+    q = b.and_(b.shr(e.emit(op.words, at), bit), (1 << packing.bits) - 1)
+    scale = b.cast(e.emit(op.scales, group), f32)
+    if op.mins is None:
+        return b.mul(b.cast(b.sub(q, packing.zero), f32), scale)
+    return b.add(b.mul(b.cast(q, f32), scale), b.cast(e.emit(op.mins, group), f32))
+
+
 def _reshape(e: Emitter, op: Operation, place: Place) -> SSAValue:
     """Memory knows no shape: the input is read as if it had that of the result."""
     assert isinstance(op, ReshapeOp)
     if not isinstance(op.input, BlockArgument):
         raise PassError("a reshape of a value that this kernel computes", where=subject(op))
     return e.load(op.input, shape_of(op.result), place)
+
+
+def _add_rows(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """Neighbouring rows, read from memory, widened and added in order."""
+    assert isinstance(op, AddRowsOp)
+    if not isinstance(op.x, BlockArgument):
+        raise PassError("a sum of rows that this kernel computes", where=subject(op))
+    b, rows = e.b, python_int(op.rows)
+    total: SSAValue | None = None
+    for number in range(rows):
+        there = Place(b.add(b.mul(place.rows, rows), number), place.cols, place.row_mask, place.col_mask)
+        part = b.cast(e.load(op.x, shape_of(op.x), there), f32)
+        total = part if total is None else b.add(total, part)
+    assert total is not None
+    return total
 
 
 def _slots(e: Emitter, op: Operation, place: Place) -> SSAValue:
@@ -459,7 +492,9 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     CastOp: _cast,
     ReduceOp: _reduce,
     GatherOp: _gather,
+    DequantizeOp: _dequantize,
     ReshapeOp: _reshape,
+    AddRowsOp: _add_rows,
     SlotsOp: _slots,
     RotateOp: _rotate,
 }

@@ -17,10 +17,10 @@ from lamella.dialects.elementwise import Elementwise, LastAxisReduction
 from lamella.dialects.messages import location, subject
 from lamella.dialects.transformer import KVCacheType, RopeOp, WeightTransform
 from lamella.errors import PassError
-from lamella.lowering.transformer_to_tile import attention, elementwise, linear, norm
+from lamella.lowering.transformer_to_tile import attention, elementwise, experts, linear, norm, quantize
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 
-RULES: Mapping[str, Rule] = {**elementwise.RULES, **norm.RULES, **linear.RULES, **attention.RULES}
+RULES: Mapping[str, Rule] = {**elementwise.RULES, **norm.RULES, **linear.RULES, **experts.RULES, **attention.RULES, **quantize.RULES}
 HANDLES = frozenset({"transformer.weight", "transformer.rope_table", "func.return"})
 """Ops that stay: they name data that lives outside the IR."""
 

@@ -209,7 +209,7 @@ func.func @widening(%x: tensor<3x8xbf16>, %w: tensor<4x8xf32>, %v: tensor<8x4xf3
 // What waits for nothing, on equal rows, is one launch; so is what nothing waits for.
 // CHECK-LABEL: func.func @siblings
 // CHECK-NEXT:    %rows, %next = tile.fused ins(%table, %positions, %context :
-// CHECK-SAME:      #tile.ledger<joined, {benefit_us = {{[-+0-9.e]+}} : f64, bytes = 0 : i64, consumer = "tile.map at context", kind = "sibling", launches = 1 : i64, producer = "tile.gather at angles", reason = "same rows, no dependence", registers = {{[0-9]+}} : i64}>
+// CHECK-SAME:      #tile.ledger<joined, {benefit_us = {{[-+0-9.e]+}} : f64, bytes = 0 : i64, consumer = "tile.map at context", kind = "sibling", launches = 1 : i64, producer = "tile.gather at angles", reason = "no dependence: programs of one launch", registers = {{[0-9]+}} : i64}>
 // CHECK:           = tile.gather
 // CHECK:           = tile.map "add"
 // CHECK-NEXT:      tile.yield
@@ -220,6 +220,42 @@ func.func @siblings(%table: tensor<64x4xf32>, %positions: tensor<3xi32>, %contex
   %one = tile.constant 1 : i32 : tensor<i32>
   %next = tile.map "add"(%context, %one) {loc = "context"} : tensor<3xi32>, tensor<i32> -> tensor<3xi32>
   func.return %rows, %next : tensor<3x4xf32>, tensor<3xi32>
+}
+
+// Heads that are normalized one by one have programs of their own, and so have others of another number: the chains behind one contraction's
+// launch share one. The second scatter needs nothing of the first but the cache.
+// CHECK-LABEL: func.func @heads
+// CHECK:           = tile.contract
+// CHECK:           = tile.contract
+// CHECK:           = tile.contract
+// CHECK:         tile.fused
+// CHECK-SAME:      kind = "sibling"
+// CHECK-SAME:      reason = "no dependence: programs of one launch"
+// CHECK:           = tile.reshape %{{.*}} to [4, 8]
+// CHECK:           = tile.reduce "sum"
+// CHECK:           = tile.reshape %{{.*}} to [1, 32]
+// CHECK:           = tile.reshape %{{.*}} to [2, 8]
+// CHECK:           = tile.reduce "sum"
+// CHECK:           = tile.scatter
+// CHECK:           = tile.scatter
+// CHECK-NEXT:      tile.yield
+// CHECK:         func.return
+func.func @heads(%x: tensor<1x64xf32>, %wq: tensor<32x64xf32>, %wk: tensor<16x64xf32>, %wv: tensor<16x64xf32>, %cache: tensor<?x2x2x4x8xf32>, %slots: tensor<1xi32>) -> (tensor<1x32xf32>, tensor<?x2x2x4x8xf32>) attributes {lamella.tied = array<i64: -1, 4>} {
+  %q = tile.contract %x, %wq {loc = "q"} : tensor<1x64xf32>, tensor<32x64xf32> -> tensor<1x32xf32>
+  %k = tile.contract %x, %wk {loc = "k"} : tensor<1x64xf32>, tensor<16x64xf32> -> tensor<1x16xf32>
+  %v = tile.contract %x, %wv {loc = "v"} : tensor<1x64xf32>, tensor<16x64xf32> -> tensor<1x16xf32>
+  %qh = tile.reshape %q to [4, 8] {loc = "q_norm"} : tensor<1x32xf32> -> tensor<4x8xf32>
+  %qs = tile.reduce "sum" %qh {loc = "q_norm"} : tensor<4x8xf32> -> tensor<4x1xf32>
+  %qn = tile.map "div"(%qh, %qs) {loc = "q_norm"} : tensor<4x8xf32>, tensor<4x1xf32> -> tensor<4x8xf32>
+  %qr = tile.reshape %qn to [1, 32] {loc = "q_norm"} : tensor<4x8xf32> -> tensor<1x32xf32>
+  %qa = tile.map "silu"(%qr) {loc = "q_norm"} : tensor<1x32xf32> -> tensor<1x32xf32>
+  %kh = tile.reshape %k to [2, 8] {loc = "k_norm"} : tensor<1x16xf32> -> tensor<2x8xf32>
+  %ks = tile.reduce "sum" %kh {loc = "k_norm"} : tensor<2x8xf32> -> tensor<2x1xf32>
+  %kn = tile.map "div"(%kh, %ks) {loc = "k_norm"} : tensor<2x8xf32>, tensor<2x1xf32> -> tensor<2x8xf32>
+  %kr = tile.reshape %kn to [1, 16] {loc = "k_norm"} : tensor<2x8xf32> -> tensor<1x16xf32>
+  %c0 = tile.scatter %kr into %cache[%slots] part 0 {loc = "cache"} : tensor<1x16xf32>, tensor<?x2x2x4x8xf32>, tensor<1xi32> -> tensor<?x2x2x4x8xf32>
+  %c1 = tile.scatter %v into %c0[%slots] part 1 {loc = "cache"} : tensor<1x16xf32>, tensor<?x2x2x4x8xf32>, tensor<1xi32> -> tensor<?x2x2x4x8xf32>
+  func.return %qa, %c1 : tensor<1x32xf32>, tensor<?x2x2x4x8xf32>
 }
 
 // A result that takes over an argument (`lamella.tied`) comes after every read of the old value, wherever the text has it.

@@ -145,7 +145,7 @@ func.func @sizes(%x: tensor<4x8xf32>) -> tensor<4x1xbf16> {
 // Chunks of attention are merged by programs that do not own what they read: even the residual, which is read where it would be written,
 // stays.
 // CHECK-LABEL: func.func @split
-// CHECK:         %o = tile.fused ins(%acc, %max, %max, %y : {{.*}}) ledger [#tile.ledger<not_in_place, {out = 0 : i64, reason = "programs of attention or sampling read what others write"}>] attributes {in_place = array<i64: -1>} {
+// CHECK:         %o = tile.fused ins(%acc, %max, %max, %y : {{.*}}) ledger [#tile.ledger<not_in_place, {out = 0 : i64, reason = "programs of attention, sampling or routing read what others write"}>] attributes {in_place = array<i64: -1>} {
 func.func @split(%x: tensor<4x8xf32>, %acc: tensor<4x2x3x4xf32>, %max: tensor<4x2x3xf32>) -> tensor<4x8xf32> {
   %y = tile.fused ins(%x : tensor<4x8xf32>) {
   ^bb0(%a: tensor<4x8xf32>):

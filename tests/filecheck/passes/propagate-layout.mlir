@@ -63,7 +63,7 @@ func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>,
 // -----
 // CHECK:      func.func @forward(
 // CHECK-SAME: paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>)
-// CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.rotate at layers.0.attn.rope_q: x comes from transformer.add at layers.0.attn.q_twice, expected a linear"}
+// CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.rotate at layers.0.attn.rope_q: x comes from transformer.add at layers.0.attn.q_twice, expected a linear, or a norm of one"}
 // CHECK-NOT:  transformer.pair_rows
 func.func @forward(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
   %table = transformer.rope_table {length = 32 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<32x8xf32>
@@ -282,4 +282,54 @@ func.func @activation(%x : tensor<3x4xf32>) -> tensor<4x3xf32> {
   %k = transformer.linear %x, %r {loc = "layers.0.attn.k"} : (tensor<3x4xf32>, tensor<4x4xf32>) -> tensor<3x4xf32>
   %t = transformer.transpose %k {loc = "scores"} : (tensor<3x4xf32>) -> tensor<4x3xf32>
   func.return %t : tensor<4x3xf32>
+}
+// -----
+// A norm between projection and rotation: its mean does not ask for the order, its weight (of one head, or of all) is paired alike.
+// CHECK:      func.func @norms(
+// CHECK-SAME: lamella.layout = {choice = "paired", rotary_dim = 8 : i64}
+// CHECK:      %[[WQ:.*]] = transformer.pair_rows %wq {head_dim = 8 : i64, rotary_dim = 8 : i64}
+// CHECK-NEXT: %q = transformer.linear %x, %[[WQ]]
+// CHECK-NEXT: %[[GQ:.*]] = transformer.pair_rows %gq {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xf32>) -> tensor<8xf32, #transformer.layout<head = 8, paired = 8>>
+// CHECK-NEXT: %nq = transformer.rms_norm %q, %[[GQ]] {{.*}} -> tensor<3x16xf32, #transformer.layout<head = 8, paired = 8>>
+// CHECK:      %[[GK:.*]] = transformer.pair_rows %gk {head_dim = 8 : i64, rotary_dim = 8 : i64} : (tensor<8xf32>) -> tensor<8xf32, #transformer.layout<head = 8, paired = 8>>
+// CHECK-NEXT: %nk = transformer.rms_norm %k, %[[GK]]
+func.func @norms(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
+  %wq = transformer.weight "layers.0.attn.q_proj" : tensor<16x4xf32>
+  %wk = transformer.weight "layers.0.attn.k_proj" : tensor<8x4xf32>
+  %wv = transformer.weight "layers.0.attn.v_proj" : tensor<8x4xf32>
+  %gq = transformer.weight "layers.0.attn.q_norm" : tensor<8xf32>
+  %gk = transformer.weight "layers.0.attn.k_norm" : tensor<8xf32>
+  %table = transformer.rope_table {length = 20 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<20x8xf32>
+  %q = transformer.linear %x, %wq {loc = "layers.0.attn.q"} : (tensor<3x4xf32>, tensor<16x4xf32>) -> tensor<3x16xf32>
+  %nq = transformer.rms_norm %q, %gq {eps = 1.0e-05 : f64, heads = 2 : i64, loc = "layers.0.attn.q_norm"} : (tensor<3x16xf32>, tensor<8xf32>) -> tensor<3x16xf32>
+  %k = transformer.linear %x, %wk {loc = "layers.0.attn.k"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %nk = transformer.rms_norm %k, %gk {eps = 1.0e-05 : f64, loc = "layers.0.attn.k_norm"} : (tensor<3x8xf32>, tensor<8xf32>) -> tensor<3x8xf32>
+  %qr = transformer.rotate %nq, %p, %table {heads = 2 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_q"} : (tensor<3x16xf32>, tensor<3xi32>, tensor<20x8xf32>) -> tensor<3x16xf32>
+  %kr = transformer.rotate %nk, %p, %table {heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_k"} : (tensor<3x8xf32>, tensor<3xi32>, tensor<20x8xf32>) -> tensor<3x8xf32>
+  %v = transformer.linear %x, %wv {loc = "layers.0.attn.v"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %d = transformer.cache_write %c, %kr, %v, %p, %s, %t {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<3x8xf32>, tensor<3x8xf32>, tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32>) -> !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+  %o = transformer.attention %qr, %d, %t, %s, %l {heads = 2 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, loc = "layers.0.attn.attention"} : (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x16xf32>
+  func.return %o, %d : tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+}
+// -----
+// Parts of a row that are no heads would be other numbers after the pairing.
+// CHECK:      func.func @parts(
+// CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.rms_norm at layers.0.attn.q_norm: it normalizes 4 parts of a row, expected its 2 heads"}
+func.func @parts(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
+  %wq = transformer.weight "layers.0.attn.q_proj" : tensor<16x4xf32>
+  %wk = transformer.weight "layers.0.attn.k_proj" : tensor<8x4xf32>
+  %wv = transformer.weight "layers.0.attn.v_proj" : tensor<8x4xf32>
+  %gq = transformer.weight "layers.0.attn.q_norm" : tensor<4xf32>
+  %gk = transformer.weight "layers.0.attn.k_norm" : tensor<8xf32>
+  %table = transformer.rope_table {length = 20 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<20x8xf32>
+  %q = transformer.linear %x, %wq {loc = "layers.0.attn.q"} : (tensor<3x4xf32>, tensor<16x4xf32>) -> tensor<3x16xf32>
+  %nq = transformer.rms_norm %q, %gq {eps = 1.0e-05 : f64, heads = 4 : i64, loc = "layers.0.attn.q_norm"} : (tensor<3x16xf32>, tensor<4xf32>) -> tensor<3x16xf32>
+  %k = transformer.linear %x, %wk {loc = "layers.0.attn.k"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %nk = transformer.rms_norm %k, %gk {eps = 1.0e-05 : f64, loc = "layers.0.attn.k_norm"} : (tensor<3x8xf32>, tensor<8xf32>) -> tensor<3x8xf32>
+  %qr = transformer.rotate %nq, %p, %table {heads = 2 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_q"} : (tensor<3x16xf32>, tensor<3xi32>, tensor<20x8xf32>) -> tensor<3x16xf32>
+  %kr = transformer.rotate %nk, %p, %table {heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_k"} : (tensor<3x8xf32>, tensor<3xi32>, tensor<20x8xf32>) -> tensor<3x8xf32>
+  %v = transformer.linear %x, %wv {loc = "layers.0.attn.v"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  %d = transformer.cache_write %c, %kr, %v, %p, %s, %t {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<3x8xf32>, tensor<3x8xf32>, tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32>) -> !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+  %o = transformer.attention %qr, %d, %t, %s, %l {heads = 2 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, loc = "layers.0.attn.attention"} : (tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x16xf32>
+  func.return %o, %d : tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
 }

@@ -17,7 +17,7 @@
 // -----
 %x, %w, %b = "test.op"() : () -> (tensor<2x64xf32>, tensor<96x64xf32>, tensor<96xf16>)
 %0 = transformer.linear %x, %w, %b : (tensor<2x64xf32>, tensor<96x64xf32>, tensor<96xf16>) -> tensor<2x96xf32>
-// CHECK: transformer.linear: bias has element type f16, expected f32, that of weight
+// CHECK: transformer.linear: bias has element type f16, expected f32, that of x
 
 // -----
 %x, %w = "test.op"() : () -> (tensor<?x64xf32, #transformer.dims<"N">>, tensor<96x64xf32>)

@@ -63,3 +63,13 @@
 %x, %w = "test.op"() : () -> (tensor<2x64xf32>, tensor<32xf32>)
 %0 = transformer.layer_norm %x, %w {eps = 1.0e-05 : f64, heads = 4 : i64} : (tensor<2x64xf32>, tensor<32xf32>) -> tensor<2x64xf32>
 // CHECK: transformer.layer_norm: weight has shape (32,), expected (16,), one head of x
+
+// -----
+%x, %w = "test.op"() : () -> (tensor<2x64xf32, #transformer.layout<head = 16, paired = 16>>, tensor<16xf32>)
+%0 = transformer.rms_norm %x, %w {eps = 1.0e-05 : f64, heads = 4 : i64} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 16>>, tensor<16xf32>) -> tensor<2x64xf32, #transformer.layout<head = 16, paired = 16>>
+// CHECK: transformer.rms_norm: weight lies in plain order, expected pairs of 16 in heads of 16, that of x
+
+// -----
+%x = "test.op"() : () -> tensor<2x64xf32, #transformer.layout<head = 16, paired = 16>>
+%0 = transformer.layer_norm %x {eps = 1.0e-05 : f64} : (tensor<2x64xf32, #transformer.layout<head = 16, paired = 16>>) -> tensor<2x64xf32>
+// CHECK: transformer.layer_norm: result lies in plain order, expected pairs of 16 in heads of 16, that of x

@@ -4,8 +4,8 @@
 // CHECK: transformer.weight: embed has shape (N, 6), expected static dimensions
 
 // -----
-%0 = transformer.weight "embed" : tensor<8x6xi32>
-// CHECK: type is tensor<8x6xi32>, expected a tensor of f32 or f16 or bf16
+%0 = transformer.weight "embed" : tensor<8x6xi64>
+// CHECK: type is tensor<8x6xi64>, expected a tensor of f32 or f16 or bf16 or i32
 
 // -----
 %w = "test.op"() : () -> tensor<8x6xf32>

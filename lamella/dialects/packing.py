@@ -1,0 +1,102 @@
+"""How whole numbers of a few bits lie in words of 32, and which floats they stand for: an attribute that levels 1 and 2 share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IntAttr, StringAttr
+from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from lamella.dialects.attributes import StructuredAttribute, Value
+
+WORD = 32
+"""Bits of a word."""
+BITS = {"int4": 4, "int8": 8}
+"""Bits of a number of each kind."""
+
+
+@irdl_attr_definition
+class PackingAttr(ParametrizedAttribute, StructuredAttribute):
+    """Numbers of a kind in words, with a scale for each group of neighbours in a row: `#transformer.packing<int4, group = 128>`.
+
+    A weight w[O,K] is stored as words[O, K·bits/32] i32 and scales[O, K/group], perhaps also mins[O, K/group]. Number i of a word lies at
+    bit bits·(i//2) + 16·(i%2), so that neighbours, halves of a word apart, can be taken out as a pair. It is stored without sign, q:
+    w = scale·(q - zero), zero = 2^(bits - 1); with mins w = scale·q + min.
+    """
+
+    name = "transformer.packing"
+
+    kind: StringAttr
+    group: IntAttr
+
+    @staticmethod
+    def of(kind: str, group: int) -> PackingAttr:
+        """A packing from Python values."""
+        return PackingAttr(StringAttr(kind), IntAttr(group))
+
+    @property
+    def bits(self) -> int:
+        """Bits of a number."""
+        return BITS[self.kind.data]
+
+    @property
+    def per_word(self) -> int:
+        """Numbers of a word."""
+        return WORD // self.bits
+
+    @property
+    def zero(self) -> int:
+        """What stands for 0 where there are no mins."""
+        return 1 << (self.bits - 1)
+
+    def shift(self, number: int) -> int:
+        """The lowest bit of a number of a word."""
+        return self.bits * (number // 2) + 16 * (number % 2)
+
+    def python_value(self) -> Value:
+        """The parameters, for semantics and manifest."""
+        return {"kind": self.kind.data, "group": self.group.data}
+
+    def words_shape(self, rows: int, columns: int) -> tuple[int, int]:
+        """The shape of the words of a weight."""
+        return rows, columns // self.per_word
+
+    def groups_shape(self, rows: int, columns: int) -> tuple[int, int]:
+        """The shape of the scales of a weight."""
+        return rows, columns // self.group.data
+
+    def mismatch(self, weight: Sequence[int | str], words: Sequence[int | str], scales: Sequence[int | str]) -> str | None:
+        """Why words and scales of these shapes are not those of a weight of that shape; None where they are."""
+        if len(weight) != 2 or not isinstance(weight[0], int) or not isinstance(weight[1], int):
+            return f"the weight has shape {tuple(weight)}, expected a static matrix"
+        rows, columns = weight[0], weight[1]
+        if columns % self.group.data or columns % self.per_word:
+            return f"{columns} columns are no whole groups of {self.group.data} in words of {self.per_word}"
+        if tuple(words) != self.words_shape(rows, columns):
+            return f"words have shape {tuple(words)}, expected {self.words_shape(rows, columns)}, {self.per_word} columns of {rows, columns} a word"
+        if tuple(scales) != self.groups_shape(rows, columns):
+            return f"scales have shape {tuple(scales)}, expected {self.groups_shape(rows, columns)}, one for {self.group.data} columns"
+        return None
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        with parser.in_angle_brackets():
+            kind = parser.parse_identifier()
+            parser.parse_punctuation(",")
+            parser.parse_keyword("group")
+            parser.parse_punctuation("=")
+            return [StringAttr(kind), IntAttr(parser.parse_integer())]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(f"{self.kind.data}, group = {self.group.data}")
+
+    def verify(self) -> None:
+        if self.kind.data not in BITS:
+            raise VerifyException(f"transformer.packing: kind is {self.kind.data}, expected {' or '.join(BITS)}")
+        if self.group.data < 1 or self.group.data % self.per_word:
+            raise VerifyException(f"transformer.packing: group is {self.group.data}, expected whole words of {self.per_word}")

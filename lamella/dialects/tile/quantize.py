@@ -1,0 +1,53 @@
+"""Weights in few bits at level 2: the floats that packed words stand for."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import AnyFloatConstr, Float32Type, IntegerType, StringAttr, TensorType, f32
+from xdsl.ir import SSAValue
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, opt_operand_def, prop_def, result_def, traits_def
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from lamella.dialects.attributes import element_of, shape_of
+from lamella.dialects.messages import subject
+from lamella.dialects.packing import PackingAttr
+from lamella.dialects.tile.structured import loc_attribute
+
+
+@irdl_op_definition
+class DequantizeOp(IRDLOperation):
+    """words[O,W] i32, scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
+
+    Beside the contraction that reads it, it is how that contraction reads its weight: the floats are never stored.
+    """
+
+    name = "tile.dequantize"
+
+    words = operand_def(TensorType.constr(IntegerType(32)))
+    scales = operand_def(TensorType.constr(AnyFloatConstr))
+    mins = opt_operand_def(TensorType.constr(AnyFloatConstr))
+    packing = prop_def(PackingAttr)
+    result = result_def(TensorType.constr(Float32Type()))
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$words `,` $scales (`,` $mins^)? `as` $packing attr-dict `:` type($words) `,` type($scales) (`,` type($mins)^)? `->` type($result)"
+    )
+
+    def __init__(self, words: SSAValue, scales: SSAValue, mins: SSAValue | None, packing: PackingAttr, *, loc: str | None = None) -> None:
+        rows, width = shape_of(words)
+        super().__init__(
+            operands=[words, scales, mins],
+            properties={"packing": packing},
+            result_types=[TensorType(f32, [rows, width * packing.per_word])],
+            attributes=loc_attribute(loc),
+        )
+
+    def verify_(self) -> None:
+        reason = self.packing.mismatch(shape_of(self.result), shape_of(self.words), shape_of(self.scales))
+        if reason is not None:
+            raise VerifyException(f"{subject(self)}: {reason}")
+        if self.mins is not None and (shape_of(self.mins), element_of(self.mins)) != (shape_of(self.scales), element_of(self.scales)):
+            raise VerifyException(f"{subject(self)}: mins have type {self.mins.type}, expected {self.scales.type}, that of scales")

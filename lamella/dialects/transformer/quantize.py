@@ -1,0 +1,172 @@
+"""Weights in few bits: how they are made of floats when a model is loaded, and what they mean in front of a linear."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import IntegerAttr, f32, i1, i32
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def
+from xdsl.traits import Pure
+
+from lamella.dialects.attributes import ResultTyped, element_type_of
+from lamella.dialects.packing import PackingAttr
+from lamella.dialects.transformer.types import (
+    FloatTensor,
+    IndexTensor,
+    TransformerOp,
+    Value,
+    WideTensor,
+    dimensions_of,
+    located,
+    named_tensor,
+    order_of,
+    ordered,
+)
+from lamella.dialects.transformer.weight import WeightTransform
+
+
+def _static(value: SSAValue) -> tuple[int, int]:
+    rows, columns = dimensions_of(value.type)
+    assert isinstance(rows, int) and isinstance(columns, int), value.type
+    return rows, columns
+
+
+@irdl_op_definition
+class GroupScalesOp(WeightTransform, ResultTyped):
+    """w[O,K] -> scales[O, K/group]: what one step of the whole numbers of each group is worth, rounded to the result's element type.
+
+    Without `affine` the largest step that reaches both ends of the group; with it the group's range over the numbers there are.
+    With `clip` ranges are also tried that cut off the ends, and the one of the least squared error is taken.
+    """
+
+    name = "transformer.group_scales"
+    SUFFIX: ClassVar[str] = "scales"
+
+    w = operand_def(FloatTensor)
+    packing = prop_def(PackingAttr)
+    affine = opt_prop_def(IntegerAttr)
+    clip = opt_prop_def(IntegerAttr)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self, w: Value, packing: PackingAttr, *, element: Attribute | None = None, affine: bool = False, clip: bool = False
+    ) -> None:
+        value = SSAValue.get(w)
+        shape = packing.groups_shape(*_static(value))
+        super().__init__(
+            operands=[value],
+            properties={
+                "packing": packing,
+                "affine": IntegerAttr(1, i1) if affine else None,
+                "clip": IntegerAttr(1, i1) if clip else None,
+            },
+            result_types=[named_tensor(element or element_type_of(value), shape)],
+        )
+
+    def verify_(self) -> None:
+        shape = self.dimensions("w", self.w, 2)
+        scales = self.dimensions("result", self.result, 2)
+        words = (shape[0], shape[1] // self.packing.per_word) if isinstance(shape[1], int) else shape
+        reason = self.packing.mismatch(shape, words, scales)
+        if reason is not None:
+            raise self.fail(reason)
+
+
+@irdl_op_definition
+class GroupMinsOp(WeightTransform):
+    """w[O,K], scales[O,G] -> mins[O,G]: what the number 0 of each group stands for, where its range was cut as its scale says."""
+
+    name = "transformer.group_mins"
+    SUFFIX: ClassVar[str] = "mins"
+
+    w = operand_def(FloatTensor)
+    scales = operand_def(FloatTensor)
+    packing = prop_def(PackingAttr)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, w: Value, scales: Value, packing: PackingAttr) -> None:
+        super().__init__(operands=[w, scales], properties={"packing": packing}, result_types=[SSAValue.get(scales).type])
+
+    def verify_(self) -> None:
+        self.expect_like("result", self.result, self.scales, "scales")
+
+
+@irdl_op_definition
+class PackWeightOp(WeightTransform):
+    """w[O,K], scales[O,G] (, mins[O,G]) -> words[O, K·bits/32] i32: each weight as the nearest whole number of its group's scale, packed."""
+
+    name = "transformer.pack_weight"
+    SUFFIX: ClassVar[str] = "packed"
+
+    w = operand_def(FloatTensor)
+    scales = operand_def(FloatTensor)
+    mins = opt_operand_def(FloatTensor)
+    packing = prop_def(PackingAttr)
+    result = result_def(IndexTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, w: Value, scales: Value, mins: Value | None, packing: PackingAttr) -> None:
+        value = SSAValue.get(w)
+        super().__init__(
+            operands=[value, scales, mins],
+            properties={"packing": packing},
+            result_types=[named_tensor(i32, packing.words_shape(*_static(value)))],
+        )
+
+    def verify_(self) -> None:
+        reason = self.packing.mismatch(
+            self.dimensions("w", self.w, 2), self.dimensions("result", self.result, 2), self.dimensions("scales", self.scales, 2)
+        )
+        if reason is not None:
+            raise self.fail(reason)
+        if self.mins is not None:
+            self.expect_like("mins", self.mins, self.scales, "scales")
+
+
+@irdl_op_definition
+class DequantizeOp(TransformerOp):
+    """words[O,W] i32, scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
+
+    The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
+    """
+
+    name = "transformer.dequantize"
+
+    words = operand_def(IndexTensor)
+    scales = operand_def(FloatTensor)
+    mins = opt_operand_def(FloatTensor)
+    packing = prop_def(PackingAttr)
+    result = result_def(WideTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(
+        self,
+        words: Value,
+        scales: Value,
+        mins: Value | None,
+        packing: PackingAttr,
+        *,
+        like: Attribute | None = None,
+        loc: str | None = None,
+    ) -> None:
+        """`like`: a type in whose order the rows lie."""
+        rows, width = _static(SSAValue.get(words))
+        plain = named_tensor(f32, [rows, width * packing.per_word])
+        result = plain if like is None else ordered(plain, order_of(like))
+        super().__init__(operands=[words, scales, mins], properties={"packing": packing}, result_types=[result], attributes=located(loc))
+
+    def verify_(self) -> None:
+        reason = self.packing.mismatch(
+            self.dimensions("result", self.result, 2), self.dimensions("words", self.words, 2), self.dimensions("scales", self.scales, 2)
+        )
+        if reason is not None:
+            raise self.fail(reason)
+        if self.mins is not None:
+            self.expect_like("mins", self.mins, self.scales, "scales")

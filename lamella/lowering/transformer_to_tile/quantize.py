@@ -1,0 +1,22 @@
+"""Packed weights as what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation, SSAValue
+
+from lamella.dialects import tile
+from lamella.dialects.transformer import DequantizeOp
+from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
+
+
+def dequantize(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """The same at level 2."""
+    assert isinstance(op, DequantizeOp)
+    words, scales, *mins = operands
+    return [b.add(tile.DequantizeOp(words, scales, mins[0] if mins else None, op.packing, loc=b.loc))]
+
+
+RULES: dict[str, Rule] = {"transformer.dequantize": dequantize}
+"""By op name."""

@@ -1,0 +1,10 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+
+%p, %s, %m, %x = "test.op"() : () -> (tensor<8x8xi32>, tensor<8x2xf16>, tensor<8x2xf16>, tensor<1x64xbf16>)
+%w = tile.dequantize %p, %s, %m as <int4, group = 32> {loc = "layers.0.attn.q"} : tensor<8x8xi32>, tensor<8x2xf16>, tensor<8x2xf16> -> tensor<8x64xf32>
+// CHECK: %w = tile.dequantize %p, %s, %m as <int4, group = 32> {loc = "layers.0.attn.q"} : tensor<8x8xi32>, tensor<8x2xf16>, tensor<8x2xf16> -> tensor<8x64xf32>
+%y = tile.contract %x, %w : tensor<1x64xbf16>, tensor<8x64xf32> -> tensor<1x8xf32>
+// CHECK-NEXT: tile.contract %x, %w : tensor<1x64xbf16>, tensor<8x64xf32> -> tensor<1x8xf32>
+%q, %t = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x1xf32>)
+%v = tile.dequantize %q, %t as <int8, group = 64> : tensor<8x16xi32>, tensor<8x1xf32> -> tensor<8x64xf32>
+// CHECK: %v = tile.dequantize %q, %t as <int8, group = 64> : tensor<8x16xi32>, tensor<8x1xf32> -> tensor<8x64xf32>

@@ -1,0 +1,17 @@
+// RUN: lamella-opt %s | lamella-opt | filecheck %s
+
+%w = transformer.weight "q_proj" : tensor<8x64xbf16>
+%s = transformer.group_scales %w {packing = #transformer.packing<int4, group = 32>, affine = true} : (tensor<8x64xbf16>) -> tensor<8x2xbf16>
+// CHECK: transformer.group_scales %w {packing = #transformer.packing<int4, group = 32>, affine = true} : (tensor<8x64xbf16>) -> tensor<8x2xbf16>
+%m = transformer.group_mins %w, %s {packing = #transformer.packing<int4, group = 32>} : (tensor<8x64xbf16>, tensor<8x2xbf16>) -> tensor<8x2xbf16>
+// CHECK-NEXT: transformer.group_mins
+%p = transformer.pack_weight %w, %s, %m {packing = #transformer.packing<int4, group = 32>} : (tensor<8x64xbf16>, tensor<8x2xbf16>, tensor<8x2xbf16>) -> tensor<8x8xi32>
+// CHECK-NEXT: transformer.pack_weight {{.*}} -> tensor<8x8xi32>
+%d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<int4, group = 32>} : (tensor<8x8xi32>, tensor<8x2xbf16>, tensor<8x2xbf16>) -> tensor<8x64xf32>
+// CHECK-NEXT: %d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<int4, group = 32>} : (tensor<8x8xi32>, tensor<8x2xbf16>, tensor<8x2xbf16>) -> tensor<8x64xf32>
+%x = "test.op"() : () -> tensor<3x64xbf16>
+%y = transformer.linear %x, %d : (tensor<3x64xbf16>, tensor<8x64xf32>) -> tensor<3x8xbf16>
+// CHECK: transformer.linear %x, %d : (tensor<3x64xbf16>, tensor<8x64xf32>) -> tensor<3x8xbf16>
+%q, %t = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x1xf16>)
+%e = transformer.dequantize %q, %t {packing = #transformer.packing<int8, group = 64>} : (tensor<8x16xi32>, tensor<8x1xf16>) -> tensor<8x64xf32>
+// CHECK: %e = transformer.dequantize %q, %t {packing = #transformer.packing<int8, group = 64>} : (tensor<8x16xi32>, tensor<8x1xf16>) -> tensor<8x64xf32>

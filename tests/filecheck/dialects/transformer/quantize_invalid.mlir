@@ -1,0 +1,38 @@
+// RUN: lamella-opt %s --verify-diagnostics --split-input-file | filecheck %s
+
+%p, %s = "test.op"() : () -> (tensor<8x8xi32>, tensor<8x2xf32>)
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 32>, loc = "layers.0.attn.q"} : (tensor<8x8xi32>, tensor<8x2xf32>) -> tensor<8x32xf32>
+// CHECK: transformer.dequantize at layers.0.attn.q: words have shape (8, 8), expected (8, 4), 8 columns of (8, 32) a word
+
+// -----
+%p, %s = "test.op"() : () -> (tensor<8x8xi32>, tensor<8x4xf32>)
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 32>} : (tensor<8x8xi32>, tensor<8x4xf32>) -> tensor<8x64xf32>
+// CHECK: transformer.dequantize: scales have shape (8, 4), expected (8, 2), one for 32 columns
+
+// -----
+%p, %s, %m = "test.op"() : () -> (tensor<8x8xi32>, tensor<8x2xf32>, tensor<8x2xf16>)
+%d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<int4, group = 32>} : (tensor<8x8xi32>, tensor<8x2xf32>, tensor<8x2xf16>) -> tensor<8x64xf32>
+// CHECK: transformer.dequantize: mins has element type f16, expected f32, that of scales
+
+// -----
+%w = "test.op"() : () -> tensor<8x60xf32>
+%s = transformer.group_scales %w {packing = #transformer.packing<int8, group = 32>} : (tensor<8x60xf32>) -> tensor<8x1xf32>
+// CHECK: transformer.group_scales: 60 columns are no whole groups of 32 in words of 4
+
+// -----
+%w, %s, %m = "test.op"() : () -> (tensor<8x64xf32>, tensor<8x2xf32>, tensor<8x2xf16>)
+%m2 = transformer.group_mins %w, %s {packing = #transformer.packing<int8, group = 32>} : (tensor<8x64xf32>, tensor<8x2xf32>) -> tensor<8x1xf32>
+// CHECK: transformer.group_mins: result has shape (8, 1), expected (8, 2), the shape of scales
+
+// -----
+%w, %s = "test.op"() : () -> (tensor<8x64xf32>, tensor<8x2xf32>)
+%p = transformer.pack_weight %w, %s {packing = #transformer.packing<int8, group = 32>} : (tensor<8x64xf32>, tensor<8x2xf32>) -> tensor<8x8xi32>
+// CHECK: transformer.pack_weight: words have shape (8, 8), expected (8, 16), 4 columns of (8, 64) a word
+
+// -----
+"test.op"() {packing = #transformer.packing<int3, group = 32>} : () -> ()
+// CHECK: transformer.packing: kind is int3, expected int4 or int8
+
+// -----
+"test.op"() {packing = #transformer.packing<int4, group = 12>} : () -> ()
+// CHECK: transformer.packing: group is 12, expected whole words of 8

@@ -1,0 +1,20 @@
+// RUN: lamella-opt %s -p transformer-to-tile | filecheck %s
+
+// A row for each choice of a token. The weights change their shape before they are widened: nothing stands between router and reader.
+// CHECK-LABEL: func.func @mixture
+// CHECK-NEXT:    %weights, %chosen = tile.route %logits top 2 : i64 normalized true : tensor<3x5xbf16> -> tensor<3x2xf32>, tensor<3x2xi32>
+// CHECK-NEXT:    %[[GATE:.*]] = tile.contract_experts %x, %gate by %chosen of 5 : i64 : tensor<3x8xbf16>, tensor<20x8xbf16>, tensor<3x2xi32> -> tensor<6x4xf32>
+// CHECK:         %[[UP:.*]] = tile.contract_experts %x, %up by %chosen of 5
+// CHECK:         = tile.map "silu"
+// CHECK:         = tile.map "mul"
+// CHECK-NEXT:    %inner = tile.cast %{{.*}} : tensor<6x4xf32> -> tensor<6x4xbf16>
+// CHECK-NEXT:    %[[SCALE:.*]] = tile.reshape %weights to [6, 1] : tensor<3x2xf32> -> tensor<6x1xf32>
+// CHECK-NEXT:    %[[DOWN:.*]] = tile.contract_experts %inner, %down by %chosen of 5 : i64 : tensor<6x4xbf16>, tensor<40x4xbf16>, tensor<3x2xi32> -> tensor<6x8xf32>
+// CHECK:         %weighted = tile.cast %{{.*}} : tensor<6x8xf32> -> tensor<6x8xbf16>
+// CHECK-NEXT:    %[[SUM:.*]] = tile.add_rows %weighted by 2 : i64 : tensor<6x8xbf16> -> tensor<3x8xf32>
+// CHECK-NEXT:    %y = tile.cast %[[SUM]]
+func.func @mixture(%x: tensor<3x8xbf16>, %logits: tensor<3x5xbf16>, %gate: tensor<20x8xbf16>, %up: tensor<20x8xbf16>, %down: tensor<40x4xbf16>) -> tensor<3x8xbf16> {
+  %weights, %chosen = transformer.route %logits {normalized = true, top_k = 2 : i64} : (tensor<3x5xbf16>) -> (tensor<3x2xf32>, tensor<3x2xi32>)
+  %y = transformer.experts %x, %chosen, %weights, %gate, %up, %down {activation = "silu", experts = 5 : i64} : (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xbf16>, tensor<20x8xbf16>, tensor<40x4xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}

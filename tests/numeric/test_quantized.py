@@ -1,0 +1,152 @@
+"""Packed weights: what their ops mean, and contractions that decode them, interpreted, on sizes that no tile divides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from xdsl.dialects.builtin import bf16
+from xdsl.ir import SSAValue
+
+from lamella.dialects.packing import PackingAttr
+from lamella.dialects.tile import DequantizeOp
+from lamella.semantics import IMPLEMENTATIONS
+from lamella.semantics.quantize import pack, unpack
+from tests.numeric.harness import Graph, agree, compile_function, numbers
+
+KINDS = {
+    "int8 rows": ("int8", 0, False),
+    "int8 groups": ("int8", 32, False),
+    "int8 rows, mins": ("int8", 0, True),
+    "int4 rows": ("int4", 0, False),
+    "int4 groups": ("int4", 32, False),
+    "int4 groups, mins": ("int4", 32, True),
+}
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_words_hold_every_number(bits: int) -> None:
+    given = torch.randint(0, 1 << bits, (5, 64), generator=torch.Generator().manual_seed(bits))
+    words = pack(given, bits)
+    assert words.shape == (5, 64 * bits // 32)
+    assert torch.equal(unpack(words, bits), given.float())
+
+
+def test_neighbours_lie_half_a_word_apart() -> None:
+    """The layout of docs/quantization.md, bit by bit."""
+    numbers_of_word = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]])
+    assert pack(numbers_of_word, 4).item() & 0xFFFFFFFF == 0x86427531
+    assert pack(torch.tensor([[1, 2, 3, 4]]), 8).item() == 0x04020301
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize(("kind", "group"), [("int4", 32), ("int8", 128)])
+def test_rounding_is_to_the_nearest(kind: str, group: int, affine: bool, clip: bool) -> None:
+    """No weight is further from its number than half a step, unless its range was cut; cutting lowers the squared error."""
+    packing = {"kind": kind, "group": group}
+    w = numbers((7, 128), 1, torch.float32, 1.0)
+    w[2] = 0
+    w[3] = 0.25
+    made = _quantized(w, packing, affine=affine, clip=clip)
+    step = made[1].repeat_interleave(group, 1)
+    error = (IMPLEMENTATIONS["tile.dequantize"](*made, packing=packing) - w).abs()
+    if clip:
+        plain = IMPLEMENTATIONS["tile.dequantize"](*_quantized(w, packing, affine=affine), packing=packing) - w
+        assert error.square().sum() <= plain.square().sum()
+        assert kind == "int8" or error.square().sum() < 0.95 * plain.square().sum()
+    else:
+        assert (error <= step * 0.5001 + 1e-6).all()
+
+
+def _quantized(w: torch.Tensor, packing: dict, *, affine: bool, clip: bool = False) -> list[torch.Tensor]:
+    scales = IMPLEMENTATIONS["transformer.group_scales"](w, packing=packing, dtype="f32", affine=affine, clip=clip)
+    mins = [IMPLEMENTATIONS["transformer.group_mins"](w, scales, packing=packing)] if affine else []
+    return [IMPLEMENTATIONS["transformer.pack_weight"](w, scales, *mins, packing=packing), scales, *mins]
+
+
+class Packed(Graph):
+    """A graph with packed weights: `packed` names an argument of words, its scales and mins."""
+
+    @staticmethod
+    def arguments_for(name: str, rows: int, columns: int, kind: str, group: int, affine: bool, scales: str = "f32") -> dict[str, str]:
+        packing = PackingAttr.of(kind, group or columns)
+        words, groups = packing.words_shape(rows, columns), packing.groups_shape(rows, columns)
+        parts = {name: f"{words[0]}x{words[1]}xi32", f"{name}_scale": f"{groups[0]}x{groups[1]}x{scales}"}
+        return {**parts, f"{name}_min": f"{groups[0]}x{groups[1]}x{scales}"} if affine else parts
+
+    def weight(self, name: str, kind: str, group: int, columns: int) -> SSAValue:
+        """The floats that a packed argument stands for."""
+        mins = self.arguments.get(f"{name}_min")
+        return self.add(DequantizeOp(self[name], self[f"{name}_scale"], mins, PackingAttr.of(kind, group or columns)))
+
+    def packed_inputs(self, **packings: tuple[int, int, str, int, bool]) -> dict[str, torch.Tensor]:
+        """Weights drawn, quantized and packed; (rows, columns, kind, group, affine) by name."""
+        given: dict[str, torch.Tensor] = {}
+        for seed, (name, (rows, columns, kind, group, affine)) in enumerate(packings.items()):
+            w = numbers((rows, columns), 50 + seed, torch.float32, columns**-0.5)
+            made = _quantized(w, {"kind": kind, "group": group or columns}, affine=affine)
+            given |= dict(zip((name, f"{name}_scale", f"{name}_min"), made, strict=False))
+        return self.inputs(**given)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("k", [{"rows": 4, "k": 256}, {"rows": 2, "k": 64}, {"rows": 8, "k": 32}], ids=["whole", "pieces", "loop"])
+def test_one_token(name: str, k: dict) -> None:
+    """Whole rows, pieces that are written out, and a loop: 288 columns, 21 rows; a norm before and a sum after."""
+    kind, group, affine = KINDS[name]
+    spec = (21, 288, kind, group, affine)
+    g = Packed(x="1x288xf32", r="1x21xf32", **Packed.arguments_for("w", *spec))
+    y = g.map("add", g.contract(g.norm(g["x"]), g.weight("w", kind, group, 288)), g["r"])
+    compiled = compile_function(g.returns(y), schedules={"gemv": k})
+    assert compiled.skeletons == ["gemv"]
+    assert [e["reason"] for e in compiled.entries("joined") if e["kind"] == "decode"] == [
+        "unpacked where it is multiplied: its floats are never stored"
+    ]
+    agree(compiled, g.packed_inputs(w=spec), 1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("element", ["f32", "f16"])
+def test_several_tokens(name: str, element: str) -> None:
+    """Tiles on the tensor cores: 5 tokens, 288 columns 32 at a time, 21 rows."""
+    kind, group, affine = KINDS[name]
+    spec = (21, 288, kind, group, affine)
+    g = Packed(x=f"5x288x{element}", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(
+        g.returns(g.contract(g["x"], g.weight("w", kind, group, 288))), schedules={"mma": {"m": 16, "n": 16, "k": 32}}
+    )
+    assert compiled.skeletons == ["mma"]
+    agree(compiled, g.packed_inputs(w=spec), 1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_formats_mix_in_one_launch(tokens: int) -> None:
+    """A plain q, an int4 k, an int8 v, and int4 gate and up that meet in one epilogue: one region, each weight in its own format."""
+    specs = {
+        "wk": (12, 128, "int4", 64, True),
+        "wv": (20, 128, "int8", 0, False),
+        "wg": (9, 128, "int4", 32, False),
+        "wu": (9, 128, "int8", 32, True),
+    }
+    arguments = {k: v for name, spec in specs.items() for k, v in Packed.arguments_for(name, *spec).items()}
+    g = Packed(x=f"{tokens}x128xf32", wq="33x128xf32", **arguments)
+    products = {name: g.contract(g["x"], g.weight(name, *(spec[2], spec[3], spec[1]))) for name, spec in specs.items()}
+    gated = g.map("mul", g.map("silu", products["wg"]), products["wu"])
+    compiled = compile_function(g.returns(g.contract(g["x"], g["wq"]), products["wk"], products["wv"], gated))
+    assert len(compiled.regions) == 1
+    agree(compiled, g.packed_inputs(**specs), 1e-4)
+
+
+def test_a_weight_that_no_contraction_takes_in_is_stored_as_floats() -> None:
+    """What unpacks a weight is an elementwise op like any other: a region that stores it gives the floats themselves."""
+    specs = (6, 96, "int4", 32, True)
+    g = Packed(x="1x96xf32", **Packed.arguments_for("w", *specs))
+    compiled = compile_function(g.returns(g.map("neg", g.weight("w", "int4", 32, 96))))
+    assert compiled.skeletons == ["row"]
+    agree(compiled, g.packed_inputs(w=specs), 0)
+
+
+def test_results_round_once() -> None:
+    g = Packed(x="1x64xf32", **Packed.arguments_for("w", 5, 64, "int8", 0, False))
+    compiled = compile_function(g.returns(g.cast(g.contract(g["x"], g.weight("w", "int8", 0, 64)), bf16)))
+    agree(compiled, g.packed_inputs(w=(5, 64, "int8", 0, False)), 1.6e-2)
