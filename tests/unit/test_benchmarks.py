@@ -301,7 +301,14 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], messa
 
 @pytest.mark.parametrize("name", known_models())
 def test_known_models_open(name: str) -> None:
-    published = {"llama-3.1-8b": 8_030_261_248, "llama-3.2-1b": 1_235_814_400, "smollm2-135m": 134_515_008, "tiny": None}
+    published = {
+        "gemma-3-1b": 999_885_952,
+        "llama-3.1-8b": 8_030_261_248,
+        "llama-3.2-1b": 1_235_814_400,
+        "qwen3-1.7b": 1_720_574_976,
+        "smollm2-135m": 134_515_008,
+        "tiny": None,
+    }
     with configuration(name) as path:
         config = open_model(path, random_weights=0).config
     if published[name] is not None:
