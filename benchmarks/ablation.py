@@ -265,6 +265,7 @@ def page(document: Mapping[str, Any]) -> str:
         f"{document['config']} ({model['layers']} layers, hidden {model['hidden']}), {document['dtype']}, cache for"
         f" {document['shape']['max_context']} tokens; decode at a context of {document['shape']['context']}. Measured with"
         f" `{document['command']}` on: {document['device']}, {document['date'][:10]}. This page is rendered from the result of that run.",
+        *(["", document["note"]] if "note" in document else []),
         "",
         "A line is the whole pipeline with one thing off, and as correct: a test runs each on the reference executor. Where (=) follows, the"
         " program is the same, byte for byte: for this model the pass has nothing to do. `bytes` is what the"

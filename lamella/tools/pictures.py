@@ -31,8 +31,6 @@ COLOURS = (
     "#f0a7c0",
     "#b9c2f0",
 )
-SHOWN_LAYERS = 3
-"""Layers drawn of a model of more than MANY_LAYERS that are all alike: the first two and the last."""
 MANY_LAYERS = 4
 ALIGNMENT = 256
 """Bytes that buffers are rounded up to."""

@@ -23,26 +23,13 @@ from lamella.dialects import kernel
 from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.transformer import LinearOp, SliceColumnsOp, WeightOp
-from lamella.frontends.config import ModelConfig
 from lamella.frontends.decoder import build
 from lamella.lowering.print_triton import print_kernel
 from lamella.passes.canonical_order import commutes
 from lamella.pipeline import Options
+from tests.models.tiny_llama import BASE
 
-CONFIG = ModelConfig(
-    family="llama",
-    layers=3,
-    hidden=96,
-    heads=6,
-    kv_heads=2,
-    head_dim=16,
-    ffn=200,
-    vocabulary=257,
-    norm_eps=1e-5,
-    rope_theta=10000.0,
-    max_positions=128,
-    attention_bias=True,
-)
+CONFIG = replace(BASE, attention_bias=True)
 DECODE = Options(blocks=8, length=128, advance=True)
 PREFILL = Options(blocks=8, length=128, tokens=16, longest_query=16)
 

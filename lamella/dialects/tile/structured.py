@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
     AnyFloatConstr,
-    BFloat16Type,
-    Float16Type,
     Float32Type,
     FloatAttr,
     IntegerAttr,
@@ -33,8 +31,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from lamella.dialects.attributes import ResultTyped, element_of, element_type_of, shape_of
 from lamella.dialects.messages import subject
-
-TileTensor = TensorType[Float32Type | Float16Type | BFloat16Type | IntegerType]
 
 
 def loc_attribute(loc: str | None) -> dict[str, Attribute]:

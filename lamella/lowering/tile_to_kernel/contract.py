@@ -39,7 +39,6 @@ class Component:
     stores: list[Store]
     width: int
     tiles: int
-    rotations: list[RotateOp]
 
 
 class ContractEmitter(Emitter):
@@ -152,9 +151,8 @@ def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
     out: list[Component] = []
     for number, (contracts, kept) in enumerate(zip(split.components, stores, strict=True)):
         width = shape_of(contracts[0].result)[1]
-        rotations = [op for op in split.epilogue if isinstance(op, RotateOp) and split.component_of[op] == number]
         after = [op for op in split.epilogue if split.component_of[op] == number]
-        out.append(Component(contracts, after, kept, width, -(-width // columns), rotations))
+        out.append(Component(contracts, after, kept, width, -(-width // columns)))
     return out
 
 
