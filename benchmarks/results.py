@@ -115,15 +115,15 @@ def timed(timing: Timing) -> Mapping[str, float | int]:
 
 
 def compare(report: Report) -> None:
-    """Notes the best peer of the rows, how many times longer it takes than Lamella, and each row's share of the bound (`floor_ms`)."""
+    """Notes the best peer of the rows, how many times longer it takes than Lamella, and each row's share of the bound (`floor_ms`, or its own)."""
     floor = report.facts["floor_ms"]
     measured = [row for row in report.rows if "ms" in row]
     for row in measured:
-        row["bound_share"] = floor / row["ms"]
+        row["bound_share"] = row.get("floor_ms", floor) / row["ms"]
     ours = next((row for row in measured if row["name"] == "lamella"), None)
-    peers = [row for row in measured if row["name"] != "lamella"]
+    peers = [row for row in measured if not row["name"].startswith("lamella")]
     best = min(peers, key=lambda row: row["ms"], default=None)
-    for row in peers if ours else ():
+    for row in (row for row in measured if ours and row is not ours):
         row["ratio"] = row["ms"] / ours["ms"]
     report.note(best_peer=best["name"] if best else None, ratio=best["ms"] / ours["ms"] if best and ours else None)
 

@@ -13,7 +13,7 @@ from benchmarks.lamella_runner import cold_compilation, decode_step, load, prefi
 from benchmarks.peers import PeerModel, PeerStep, parse_peer, ready
 from benchmarks.results import Report, compare, timed
 from benchmarks.settings import Settings
-from benchmarks.timing import Timing, matmul_rate, measure, read_bandwidth, release
+from benchmarks.timing import Timing, a_step, matmul_rate, measure, read_bandwidth, release
 from benchmarks.traffic import step_flops, step_traffic
 from lamella.errors import LamellaError
 from lamella.frontends import LoadedModel, open_model
@@ -24,8 +24,20 @@ from lamella.semantics import DTYPES
 COLUMNS = ("name", "ms", "spread", "ratio", "bound_share", "compile_seconds")
 
 
-def decode(settings: Settings, *, batch: int, context: int, max_context: int, peers: Sequence[str]) -> Report:
-    """Milliseconds a token of each of `batch` sequences, from `context` tokens on. Raises LamellaError."""
+def decode(
+    settings: Settings,
+    *,
+    batch: int,
+    context: int,
+    max_context: int,
+    peers: Sequence[str],
+    quantize: Sequence[str] = (),
+    steps_per_replay: int = 1,
+) -> Report:
+    """Milliseconds a token of each of `batch` sequences, from `context` tokens on. Raises LamellaError.
+
+    Beside the model as it is, those of `quantize`; and where `steps_per_replay` is more than 1, graphs of so many steps.
+    """
     plans = _plans(peers, "explicit")
     opened = open_model(settings.config, random_weights=0)
     facts = {"config": settings.name, "shape": {"batch": batch, "context": context, "max_context": max_context}}
@@ -35,6 +47,12 @@ def decode(settings: Settings, *, batch: int, context: int, max_context: int, pe
     launches = settings.steps
     manifest = _lamella_decode(report, settings, batch, context, max_context)
     release()
+    if steps_per_replay > 1:
+        _lamella_decode(report, settings, batch, context, max_context, steps=steps_per_replay)
+        release()
+    for kind in quantize:
+        _lamella_decode(report, settings, batch, context, max_context, kind=kind)
+        release()
     bucket = manifest.buckets[0]
     # The mean context of the launches that count, of which one that does not is the first.
     traffic = step_traffic(manifest, bucket, context + (launches + 1) / 2)
@@ -89,7 +107,10 @@ def prefill(settings: Settings, *, tokens: int, max_context: int, peers: Sequenc
     return report
 
 
-def _lamella_decode(report: Report, settings: Settings, batch: int, context: int, max_context: int) -> Manifest:
+def _lamella_decode(
+    report: Report, settings: Settings, batch: int, context: int, max_context: int, *, kind: str = "none", steps: int = 1
+) -> Manifest:
+    """A row of Lamella: `lamella`, `lamella int4` (weights of that kind), `lamella, 8 steps a graph`."""
     with cold_compilation():
         model = load(
             settings.config,
@@ -98,13 +119,24 @@ def _lamella_decode(report: Report, settings: Settings, batch: int, context: int
             dtype=settings.dtype,
             max_context=max_context,
             sequences=batch,
+            quantize=kind,
+            steps_per_replay=steps,
         )
     manifest = model.executor.manifest
     report.note(**settings.facts(model.opened.config, manifest.dtype, **report.facts["shape"]))
-    step = decode_step(model, context, settings.steps + 1)
-    timing = measure(step, settings.device, launches=settings.steps, repetitions=settings.repetitions, reset=step.reset)
-    kernels = len(manifest.buckets[0].launches)
-    report.add(name="lamella", **timed(timing), compile_seconds=model.seconds["compile"], kernel_launches=kernels)
+    launches = max(1, settings.steps // steps)
+    step = decode_step(model, context, (launches + 1) * steps, steps=steps)
+    timing = measure(step, settings.device, launches=launches, repetitions=settings.repetitions, reset=step.reset)
+    bucket = manifest.buckets[0]
+    name = "lamella" if kind == "none" else f"lamella {kind}"
+    row = report.add(
+        name=name if steps == 1 else f"{name}, {steps} steps a graph",
+        **timed(a_step(timing, steps)),
+        compile_seconds=model.seconds["compile"],
+        kernel_launches=len(bucket.launches),
+    )
+    if kind != "none":
+        row["floor_ms"] = step_traffic(manifest, bucket, context + (launches + 1) / 2).total * 1e3 / report.facts["read_bandwidth"]
     return manifest
 
 

@@ -36,6 +36,11 @@ class Timing:
         return (self.high - self.low) / self.milliseconds if self.milliseconds else 0.0
 
 
+def a_step(timing: Timing, steps: int) -> Timing:
+    """The timing of launches of `steps` steps each, as that of a step."""
+    return Timing(timing.milliseconds / steps, timing.low / steps, timing.high / steps, timing.launches * steps, timing.repetitions)
+
+
 def measure(
     step: Callable[[], object],
     device: torch.device,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+MOST_COMPARED = 2000
+"""Names that are compared with one that is not known."""
+LONGEST = 500
+"""Characters of one part of a message: a name in a file may be a megabyte long."""
 
 
 class LamellaError(Exception):
@@ -19,14 +25,24 @@ class LamellaError(Exception):
         remedy: str | None = None,
     ) -> None:
         self.what, self.where, self.expected, self.got, self.remedy = what, where, expected, got, remedy
-        text = f"{where}: {what}" if where else what
+        text = f"{where}: {clipped(what)}" if where else clipped(what)
         if expected:
-            text += f", expected {expected}"
+            text += f", expected {clipped(expected)}"
         if got:
-            text += f", got {got}"
+            text += f", got {clipped(got)}"
         if remedy:
             text += f" ({remedy})"
-        super().__init__(" ".join(text.split()))
+        super().__init__(printable(" ".join(text.split())))
+
+
+def clipped(text: str) -> str:
+    """The text, without its middle where it is too long for a line."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 :]}"
+
+
+def printable(text: str) -> str:
+    """The text with characters that would move a terminal's cursor, or that no encoding has, spelled as Python escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class ModelNotFoundError(LamellaError):
@@ -97,5 +113,9 @@ class ManifestError(LamellaError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """A remedy that names the known names nearest to `name`, or all of them when none is near."""
     names = sorted(known)
+    if len(names) > MOST_COMPARED:
+        # Those that begin alike: a file may list a million names, and comparing takes long.
+        at = max(0, min(bisect_left(names, name) - MOST_COMPARED // 2, len(names) - MOST_COMPARED))
+        names = names[at : at + MOST_COMPARED]
     close = get_close_matches(name, names, n=3, cutoff=0.5)
     return f"nearest: {', '.join(close)}" if close else f"known: {', '.join(names)}"

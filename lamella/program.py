@@ -17,9 +17,10 @@ from lamella.dialects import kernel, signature
 from lamella.dialects.attributes import python_value
 from lamella.dialects.messages import location
 from lamella.dialects.tile import FusedOp
-from lamella.errors import PassError, PlanError
+from lamella.errors import DtypeError, PassError, PlanError
 from lamella.frontends import decoder
 from lamella.frontends.config import ModelConfig
+from lamella.lowering.body import export_function, is_handle
 from lamella.lowering.manifest import export_manifest
 from lamella.lowering.print_triton import print_kernel
 from lamella.passes.check_coalescing import recorded
@@ -31,6 +32,8 @@ from lamella.runtime.manifest import Manifest
 BLOCK = 16
 """Tokens of a cache block."""
 DEFAULT_ARCH = "sm_90"
+FLOAT8_SINCE = 89
+"""The first architecture with instructions for floats of eight bits."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class Shape:
     def prefill(tokens: int) -> Shape:
         """Some tokens of one sequence, logits for the last."""
         return Shape(tokens, 1, tokens, 1)
+
+    @staticmethod
+    def batch(tokens: int, longest: int | None = None) -> Shape:
+        """Whole texts for an encoder: so many tokens in all, of texts of `longest` at most, down to eight each."""
+        return Shape(tokens, max(1, tokens // 8), min(tokens, longest or tokens), 1)
 
     @staticmethod
     def of(tokens: int) -> Shape:
@@ -210,6 +218,8 @@ def compile_model(
     any size): one that needs more is replaced by a smaller bucket of one sequence, in which the runtime runs its steps as chunks, and the
     ledger says so. Raises PassError, IRError, and PlanError where no chunk is small enough.
     """
+    if not config.causal and any(shape.advance for shape in shapes):
+        raise PassError("an encoder has no decode steps", where=config.family, expected="buckets of whole texts, such as Shape.batch(512)")
     run = partial(pipeline.run, verify_each=verify_each, skip=skip)
     own = {name: {p: {**(pass_options or {}).get(p, {}), **o} for p, o in given.items()} for name, given in (bucket_options or {}).items()}
     options_of = {name: {**(pass_options or {}), **given} for name, given in own.items()}
@@ -274,9 +284,36 @@ def compile_model(
     if plans:
         target = (arch or DEFAULT_ARCH) if programs else "none"
         manifest = export_manifest(config, plans, programs or None, dtype=dtype, max_context=max_context, target=target, transforms=base)
+        check_float8(manifest, target)
     return Program(
         config, tuple(made) if last > 1 else tuple(shapes), names[:last], watch.texts, sources, ledger, watch.times, manifest, accesses
     )
+
+
+def check_float8(manifest: Manifest, target: str) -> None:
+    """Raises DtypeError where kernels for `target` would read floats of eight bits, which no GPU before sm_89 converts."""
+    before = target.removeprefix("sm_").isdigit() and int(target.removeprefix("sm_")) < FLOAT8_SINCE
+    if before and any(weight.dtype == "f8" for weight in manifest.weights.values()):
+        raise DtypeError("weights are floats of eight bits", expected="sm_89 or newer", got=target, remedy="quantize to int8")
+
+
+@dataclass(frozen=True)
+class StepBody:
+    """One step of a model as its ops at level 1, before any pass, in body form: it takes `inputs`, then the tensors `weights`."""
+
+    body: Mapping[str, Any]
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    locations: tuple[str, ...]
+    """Of each op of the body."""
+
+
+def step_body(config: ModelConfig) -> StepBody:
+    """The step of a model in float32, for `runtime.walk`."""
+    (function,) = signature.steps(decoder.build(config, dtype="f32", block=BLOCK))
+    body, weights = export_function(function)
+    ops = [op for op in function.body.block.ops if op.results and not is_handle(op)]
+    return StepBody(body, tuple(signature.input_names(function)), tuple(weights), tuple(map(location, ops)))
 
 
 def _folds(module: ModuleOp) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from lamella.dialects.messages import location
 from lamella.dialects.tile import (
     AttendOp,
     CastOp,
+    ContractOp,
     FusedOp,
     GatherOp,
     MapOp,
@@ -115,7 +116,7 @@ class TunableRegion:
         *producers, region = _regions(function)
         for producer in producers:
             choose(producer, self.longest, target, ())
-        choose(region, self.longest, target, (AttendOp, SampleOp), Measurements.of([entry]))
+        choose(region, self.longest, target, (AttendOp, SampleOp, ContractOp), Measurements.of([entry]))
         if _regions(function)[-1].schedule != schedule:
             raise PassError(f"the candidate {schedule_text(schedule)} does not fit", where=self.loc)
         for spec in _around_choice()[1]:
@@ -339,7 +340,7 @@ def _role(argument: SSAValue) -> str:
     for use in argument.uses:
         op = use.operation
         match op:
-            case AttendOp() if use.index >= 2:
+            case AttendOp() if 2 <= use.index < 5:
                 return ("block_table", "query_start", "context_len")[use.index - 2]
             case SlotsOp() if use.index >= 1:
                 return ("query_start", "block_table")[use.index - 1]

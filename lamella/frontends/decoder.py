@@ -1,4 +1,4 @@
-"""A `ModelConfig` enters; the level-1 module of one step of the decoder it describes leaves, with the weights it names."""
+"""A `ModelConfig` enters; the level-1 module of one step of the decoder (or encoder) it describes leaves, with the weights it names."""
 
 from __future__ import annotations
 
@@ -29,18 +29,28 @@ INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
     "top_p": (f32, ("R",)),
     "seed": (i32, ("R",)),
 }
-"""The inputs of a step before its caches: element type and named dimensions."""
+"""The inputs of a decoder's step before its caches: element type and named dimensions."""
+LENGTHS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {"text_length": (i32, ("N",))}
+"""One more where a rotation depends on how long the text of a token is (LongRoPE)."""
+ENCODER_INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
+    **{name: INPUTS[name] for name in ("tokens", "positions", "query_start", "context_len", "block_table")},
+    "token_types": (i32, ("N",)),
+}
+"""Those of an encoder's, which draws no token."""
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor of the checkpoint by its canonical name, in the order of use, with its shape; projections are [outputs, inputs]."""
     shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocabulary, config.hidden)}
+    if config.token_types:
+        shapes["embed_types"] = (config.token_types, config.hidden)
     if config.positions == "learned":
-        shapes["embed_positions"] = (config.max_positions, config.hidden)
+        shapes["embed_positions"] = (config.position_offset + config.max_positions, config.hidden)
+    shapes |= _norm_shapes(config, "embed_norm") if config.embed_norm else {}
     for layer in range(config.layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(config, layer).items()}
-    shapes |= _norm_shapes(config, "final_norm")
-    if not config.tied:
+    shapes |= {} if config.sum_norm else _norm_shapes(config, "final_norm")
+    if config.causal and not config.tied:
         shapes["lm_head"] = (config.vocabulary, config.hidden)
     return shapes
 
@@ -80,27 +90,36 @@ def _layer_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]
     output_bias = config.attention_bias if config.output_bias is None else config.output_bias
     shapes |= _linear_shapes(config, "attn.o_proj", hidden, q, output_bias)
     shapes |= _norm_shapes(config, "attn_post_norm") if config.post_norm else {}
+    shapes |= _norm_shapes(config, "attn_sum_norm") if config.sum_norm else {}
     shapes |= _norm_shapes(config, "ffn_norm") if config.pre_norm and not (config.parallel and config.shared_norm) else {}
-    shapes |= _ffn_shapes(config) if config.experts is None or config.layer(layer).dense else _experts_shapes(config.experts, hidden)
-    return shapes | (_norm_shapes(config, "ffn_post_norm") if config.post_norm else {})
+    mixture = None if config.layer(layer).dense else config.experts
+    shapes |= _ffn_shapes(config, "ffn", config.ffn) if mixture is None else _experts_shapes(config, mixture)
+    shapes |= _norm_shapes(config, "ffn_post_norm") if config.post_norm else {}
+    return shapes | (_norm_shapes(config, "ffn_sum_norm") if config.sum_norm else {})
 
 
-def _experts_shapes(experts: Experts, hidden: int) -> dict[str, tuple[int, ...]]:
-    """The tensors of a mixture of experts: its router, then all gates, all ups and all downs."""
+def _experts_shapes(config: ModelConfig, experts: Experts) -> dict[str, tuple[int, ...]]:
+    """The tensors of a mixture of experts: its router, then all gates, all ups and all downs; then those of the expert for all tokens."""
+    hidden = config.hidden
     shapes: dict[str, tuple[int, ...]] = {"ffn.router": (experts.count, hidden)}
     for name in ("gate_proj", "up_proj", "down_proj"):
-        shape = (hidden, experts.width) if name == "down_proj" else (experts.width, hidden)
-        shapes |= {f"ffn.experts.{number}.{name}": shape for number in range(experts.count)}
+        rows, columns = (hidden, experts.width) if name == "down_proj" else (experts.width, hidden)
+        if config.experts_stacked:
+            shapes[f"ffn.experts.{name}"] = (experts.count * rows, columns)
+        else:
+            shapes |= {f"ffn.experts.{number}.{name}": (rows, columns) for number in range(experts.count)}
+    if experts.shared:
+        shapes |= {"ffn.shared_gate": (1, hidden), **_ffn_shapes(config, "ffn.shared", experts.shared)}
     return shapes
 
 
-def _ffn_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors of a feed-forward layer that serves all tokens."""
-    hidden, ffn, shapes = config.hidden, config.ffn, dict[str, tuple[int, ...]]()
+def _ffn_shapes(config: ModelConfig, place: str, ffn: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a feed-forward layer of that width that serves all tokens."""
+    hidden, shapes = config.hidden, dict[str, tuple[int, ...]]()
     widths = {"gate_up_proj": 2 * ffn} if config.fused_gate else {"gate_proj": ffn, "up_proj": ffn} if config.gated else {"up_proj": ffn}
     for name, width in widths.items():
-        shapes |= _linear_shapes(config, f"ffn.{name}", width, hidden, config.mlp_bias)
-    return shapes | _linear_shapes(config, "ffn.down_proj", hidden, ffn, config.mlp_bias)
+        shapes |= _linear_shapes(config, f"{place}.{name}", width, hidden, config.mlp_bias)
+    return shapes | _linear_shapes(config, f"{place}.down_proj", hidden, ffn, config.mlp_bias)
 
 
 def source_names(config: ModelConfig) -> dict[str, str]:
@@ -125,7 +144,7 @@ def model_facts(config: ModelConfig) -> dict[str, int | str | Sequence[int]]:
 
 
 def build(config: ModelConfig, *, dtype: str, block: int) -> ModuleOp:
-    """The module with `@forward`: one step of a ragged batch, as docs/architecture.md describes it.
+    """The module with `@forward`: one step of a ragged batch, as docs/architecture.md describes it; of an encoder one whose texts are whole.
 
     `dtype` (`f32 f16 bf16`) is the element type of weights, activations and cache; logits are float32. `block` is the number of tokens in
     a cache block. The module's attribute `lamella.model` holds `model_facts`.
@@ -133,14 +152,21 @@ def build(config: ModelConfig, *, dtype: str, block: int) -> ModuleOp:
     element = ELEMENT_TYPES[dtype]
     paired = config.rotary if config.rope_style == "paired" and config.positions == "rope" else 0
     cache = KVCacheType.of(config.kv_heads, config.head_dim, element, block=block, paired=paired)
-    caches = [f"cache.{layer}" for layer in range(config.layers)]
-    names = [*INPUTS, *caches]
-    types = [*(named_tensor(kind, dims) for kind, dims in INPUTS.values()), *(cache for _ in caches)]
-    results = [named_tensor(f32, ["R", config.vocabulary]), named_tensor(i32, ["R"]), *(cache for _ in caches)]
+    caches = [f"cache.{layer}" for layer in range(config.layers if config.causal else 1)]
+    own = {**INPUTS, **(LENGTHS if config.lengths_matter else {})} if config.causal else ENCODER_INPUTS
+    names = [*own, *caches]
+    types = [*(named_tensor(kind, dims) for kind, dims in own.values()), *(cache for _ in caches)]
+    made = {"logits": named_tensor(f32, ["R", config.vocabulary]), "next": named_tensor(i32, ["R"])}
+    made = made if config.causal else {"hidden": named_tensor(element, ["N", config.hidden])}
+    results = [*made.values(), *(cache for _ in caches)]
     function = FuncOp("forward", (types, results))
     for value, name in zip(function.body.block.args, names, strict=True):
         value.name_hint = name
-    signature.describe(function, names, ["logits", "next", *caches], [-1, -1, *range(len(INPUTS), len(names))])
+    signature.describe(function, names, [*made, *caches], [*(-1 for _ in made), *range(len(own), len(names))])
     inputs = dict(zip(names, function.body.block.args, strict=True))
-    Step(config, element, Builder(InsertPoint.at_end(function.body.block)), inputs, weight_shapes(config)).model()
+    step = Step(config, element, Builder(InsertPoint.at_end(function.body.block)), inputs, weight_shapes(config))
+    if config.causal:
+        step.model()
+    else:
+        step.encoder()
     return ModuleOp([function], attributes={"lamella.model": attribute_of(model_facts(config))})

@@ -31,6 +31,10 @@ LLAMA_TENSORS: Mapping[str, str] = {
     "ffn.experts.gate_proj": "mlp.experts.*.gate_proj",
     "ffn.experts.up_proj": "mlp.experts.*.up_proj",
     "ffn.experts.down_proj": "mlp.experts.*.down_proj",
+    "ffn.shared_gate": "mlp.shared_expert_gate",
+    "ffn.shared.gate_proj": "mlp.shared_expert.gate_proj",
+    "ffn.shared.up_proj": "mlp.shared_expert.up_proj",
+    "ffn.shared.down_proj": "mlp.shared_expert.down_proj",
     "final_norm": "model.norm",
     "lm_head": "lm_head",
 }
@@ -53,6 +57,8 @@ class Family:
     """Start of stored names that some checkpoints leave out."""
     buffers: tuple[str, ...] = ()
     """Ends of names of tensors that are no parameters: masks and tables that older files hold."""
+    also: tuple[str, ...] = ()
+    """Other architectures whose checkpoints hold this one's tensors, and some that it does not need, which end as `buffers` say."""
     compared: str = ""
     """For docs/families.md: the peculiarities that are compared with transformers."""
 
@@ -64,8 +70,10 @@ class Family:
             return f"{names[stem]}.{kind}"
         _, layer, part = stem.split(".", 2)
         if part.startswith("ffn.experts."):
-            number, _, projection = part.removeprefix("ffn.experts.").partition(".")
-            return f"{names['layers']}.{layer}.{names[f'ffn.experts.{projection}'].replace('*', number)}.{kind}"
+            number, _, projection = part.removeprefix("ffn.experts.").rpartition(".")
+            # Of all experts together (GGUF) there is no number.
+            each = f"{number}." if number else ""
+            return f"{names['layers']}.{layer}.{names[f'ffn.experts.{projection}'].replace('*.', each)}.{kind}"
         head = part.rpartition(".")[2]
         # The norms of single heads are numbered: attn.q_norm.5.
         inner = f"{names[part.removesuffix(f'.{head}')]}.{head}" if head.isdigit() else names[part]
@@ -82,8 +90,8 @@ def family(name: str) -> Family:
 
 
 def architectures() -> dict[str, Family]:
-    """Every family by its architecture, in the order of the registry."""
-    return {known.architecture: known for known in map(family, registry.FAMILIES)}
+    """Every family by its architectures, in the order of the registry."""
+    return {name: known for known in map(family, registry.FAMILIES) for name in (known.architecture, *known.also)}
 
 
 def family_of(fields: Fields) -> Family:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -13,6 +14,9 @@ from lamella.errors import ConfigError, nearest
 
 LARGEST = 2**31 - 1
 """The largest size: indices are 32 bits wide."""
+LARGEST_FLOAT = int(sys.float_info.max)
+LONGEST_FILE = 16 << 20
+"""Bytes of a configuration; no real one has a hundredth of that."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Fields:
     def number(self, name: str, default: float | None = None) -> float:
         """A positive finite number."""
         value = self._required(name, default)
-        if type(value) not in (int, float) or not isfinite(value) or value <= 0:
+        if not _positive(value):
             raise self.error(f"field {name} is out of range", "a positive number", json.dumps(value))
         return float(value)
 
@@ -56,7 +60,7 @@ class Fields:
         """A list of that many positive finite numbers."""
         value = self._required(name, None)
         found = cast("list[Any]", value) if isinstance(value, list) else []
-        if len(found) != length or not all(type(v) in (int, float) and isfinite(v) and v > 0 for v in found):
+        if len(found) != length or not all(_positive(v) for v in found):
             got = f"{len(found)} values" if isinstance(value, list) else json.dumps(value)
             raise self.error(f"field {name} is no list of factors", f"{length} positive numbers", got)
         return [float(v) for v in found]
@@ -109,10 +113,21 @@ class Fields:
         return default if value is None else value
 
 
+def _positive(value: object) -> bool:
+    """Whether this is a positive number that a float can hold."""
+    if type(value) is int:
+        return 0 < value <= LARGEST_FLOAT
+    return type(value) is float and isfinite(value) and value > 0
+
+
 def read_json(path: Path) -> Fields:
     """The object in a JSON file. Raises ConfigError when it is malformed, with line and column, or is not an object."""
     try:
-        values = json.loads(path.read_bytes())
+        with path.open("rb") as stream:
+            text = stream.read(LONGEST_FILE + 1)
+        if len(text) > LONGEST_FILE:
+            raise ConfigError("too large for a configuration", where=str(path), expected=f"at most {LONGEST_FILE} bytes")
+        values = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"malformed JSON at line {error.lineno}, column {error.colno}: {error.msg}", where=str(path)) from error
     except (ValueError, RecursionError) as error:

@@ -11,11 +11,12 @@ from typing import Any
 from lamella.checkpoints import GgufFile, GgufSource
 from lamella.errors import ConfigError, TensorError, UnknownArchitectureError, nearest
 from lamella.frontends.config import ModelConfig
+from lamella.frontends.decoder import weight_shapes
+from lamella.frontends.family import family
 from lamella.frontends.fields import Fields
+from lamella.frontends.gguf_architectures import ARCHITECTURES, LONG, SHORT, Architecture, config_fields, tensor_names
 from lamella.frontends.huggingface import GenerationDefaults
 from lamella.frontends.parts import MOST_HEADS, MOST_LAYERS
-
-ARCHITECTURES = ("llama",)
 
 TENSORS: Mapping[str, str] = {
     "embed": "token_embd",
@@ -31,25 +32,71 @@ TENSORS: Mapping[str, str] = {
     "ffn.up_proj": "ffn_up",
     "ffn.down_proj": "ffn_down",
 }
-"""Canonical names, without layer and `.bias`, and those of the format."""
+"""Canonical names, without layer and `.bias`, and those of the llama architecture."""
 
 ROPE_FACTORS = "rope_freqs.weight"
 
 
 def gguf_config(header: GgufFile) -> ModelConfig:
     """
-    The configuration of a file of the llama architecture. Its query and key rows are stored interleaved, hence `rope_style` `paired`.
-    `dtype` is that of its plain matrices; bf16, which has float32's range, for quantized ones.
+    The configuration of a file. `dtype` is that of its plain matrices; bf16, which has float32's range, for quantized ones.
     Raises ConfigError, UnknownArchitectureError, TensorError.
     """
     fields = Fields(str(header.path), header.metadata)
     architecture = fields.text("general.architecture")
+    own = Fields(
+        fields.where, {k.removeprefix(f"{architecture}."): v for k, v in header.metadata.items() if k.startswith(f"{architecture}.")}
+    )
+    if architecture == "llama" and not own.values.get("expert_count"):
+        return _llama(header, fields, own)
     if architecture not in ARCHITECTURES:
-        remedy = nearest(architecture, ARCHITECTURES)
+        hint = nearest(architecture, ARCHITECTURES)
+        # All of them would not be one clear line.
+        remedy = hint if hint.startswith("nearest") else "see docs/families.md for those that are read"
         raise UnknownArchitectureError(f"unknown architecture {architecture}", where=fields.where, remedy=remedy)
-    own = Fields(fields.where, {k.removeprefix("llama."): v for k, v in header.metadata.items() if k.startswith("llama.")})
-    if own.values.get("expert_count"):
-        raise own.error("mixtures of experts are not supported: expert_count", "none", own.values["expert_count"])
+    return _of_family(ARCHITECTURES[architecture], header, fields, own)
+
+
+def _of_family(architecture: Architecture, header: GgufFile, fields: Fields, own: Fields) -> ModelConfig:
+    """The configuration of a file that has the fields of a family, under other names."""
+    vocabulary = _vocabulary(header, own)
+    made = family(architecture.family)
+    if own.values.get("expert_count") and "num_experts" not in architecture.fields:
+        raise own.error("mixtures of experts are not supported in this architecture: expert_count", "none", own.values["expert_count"])
+    size = own.values.get("attention.key_length")
+    if size is not None and own.values.get("attention.value_length", size) != size:
+        raise own.error("keys and values differ in size: attention.value_length", str(size), own.values["attention.value_length"])
+    if own.values.get("rope.scaling.type") == "longrope":
+        own = replace(own, values={**own.values, "rope.scaling.type": "none"})
+    config = made.read(Fields(fields.where, config_fields(architecture, own, header, vocabulary, _scaling(own))))
+    bos = fields.ids("tokenizer.ggml.bos_token_id")
+    config = replace(config, eos=_ends(fields), bos=bos[0] if bos else None, dtype=_dtype(header), **architecture.layout)
+    return config if ROPE_FACTORS not in header.tensors else replace(config, rope_scaling=_llama3_scaling(config, header))
+
+
+def _vocabulary(header: GgufFile, own: Fields) -> int:
+    """The rows of the embedding. Raises TensorError where there is none, ConfigError where the metadata say something else."""
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise TensorError("tensor token_embd.weight (embed) is missing", where=own.where, expected="a matrix of vocabulary × hidden")
+    if own.has("vocab_size") and own.count("vocab_size") != embedding.shape[0]:
+        raise own.error("vocab_size contradicts token_embd.weight", f"{embedding.shape[0]}", own.count("vocab_size"))
+    return embedding.shape[0]
+
+
+def as_matrices(header: GgufFile) -> GgufFile:
+    """The header with the weights of all experts of a layer as one matrix, their rows in order, and the gate of a shared expert as a row."""
+
+    def shape(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if "_exps." in name and len(sizes) == 3:
+            return sizes[0] * sizes[1], sizes[2]
+        return (1, *sizes) if "ffn_gate_inp_shexp." in name and len(sizes) == 1 else sizes
+
+    return replace(header, tensors={name: replace(t, shape=shape(name, t.shape)) for name, t in header.tensors.items()})
+
+
+def _llama(header: GgufFile, fields: Fields, own: Fields) -> ModelConfig:
+    """The configuration of a file of the llama architecture. Its query and key rows are stored interleaved, hence `rope_style` `paired`."""
     hidden, heads = own.count("embedding_length"), own.count("attention.head_count", most=MOST_HEADS)
     kv_heads = own.count("attention.head_count_kv", heads, most=MOST_HEADS)
     if not own.has("attention.key_length") and hidden % heads:
@@ -65,11 +112,7 @@ def gguf_config(header: GgufFile) -> ModelConfig:
     context = own.count("context_length", 2048)
     if own.values.get("attention.sliding_window") and own.count("attention.sliding_window") < context:
         raise own.error("sliding-window attention is not supported", f"a window of {context}", own.values["attention.sliding_window"])
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise TensorError("tensor token_embd.weight (embed) is missing", where=fields.where, expected="a matrix of vocabulary × hidden")
-    if fields.has("llama.vocab_size") and own.count("vocab_size") != embedding.shape[0]:
-        raise own.error("llama.vocab_size contradicts token_embd.weight", f"{embedding.shape[0]}", own.count("vocab_size"))
+    vocabulary = _vocabulary(header, own)
     bos = fields.ids("tokenizer.ggml.bos_token_id")
     config = ModelConfig(
         family="llama",
@@ -79,7 +122,7 @@ def gguf_config(header: GgufFile) -> ModelConfig:
         kv_heads=kv_heads,
         head_dim=head_dim,
         ffn=own.count("feed_forward_length"),
-        vocabulary=embedding.shape[0],
+        vocabulary=vocabulary,
         norm_eps=own.number("attention.layer_norm_rms_epsilon", 1e-5),
         rope_theta=own.number("rope.freq_base", 10000.0),
         rope_scaling=_scaling(own),
@@ -99,8 +142,17 @@ def gguf_config(header: GgufFile) -> ModelConfig:
     return config
 
 
+def file_names(header: GgufFile, config: ModelConfig) -> dict[str, str]:
+    """What the file calls each tensor of the configuration."""
+    architecture, canonical = str(header.metadata["general.architecture"]), list(weight_shapes(config))
+    if config.family == "llama":
+        return gguf_names(canonical)
+    made = family(config.family)
+    return tensor_names(architecture, config, made.stored, made.prefix, canonical)
+
+
 def gguf_names(canonical: Iterable[str]) -> dict[str, str]:
-    """The format's name of each canonical name: `layers.3.attn.q_proj.bias` → `blk.3.attn_q.bias`."""
+    """The name of each canonical name in the llama architecture: `layers.3.attn.q_proj.bias` → `blk.3.attn_q.bias`."""
     names: dict[str, str] = {}
     for name in canonical:
         stem, bias = (name.removesuffix(".bias"), "bias") if name.endswith(".bias") else (name, "weight")
@@ -114,7 +166,7 @@ def gguf_names(canonical: Iterable[str]) -> dict[str, str]:
 
 def gguf_harmless(name: str) -> bool:
     """Tensors that `gguf_config` has turned into configuration, or that old converters wrote for nobody."""
-    return name == ROPE_FACTORS or name.endswith((".attn_rot_embd.weight", ".rope_freqs.weight"))
+    return name in (ROPE_FACTORS, LONG, SHORT) or name.endswith((".attn_rot_embd.weight", ".rope_freqs.weight"))
 
 
 def gguf_generation(config: ModelConfig) -> GenerationDefaults:

@@ -12,6 +12,9 @@ from lamella.errors import DtypeError
 from lamella.frontends.config import ModelConfig
 from lamella.frontends.family import Family, family_of
 from lamella.frontends.fields import Fields, read_json
+from lamella.frontends.own_config import FIELD
+from lamella.frontends.own_config import read as read_own
+from lamella.frontends.quantization import quantization
 
 DTYPES: Mapping[str, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -25,6 +28,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("logit_scale", "logits_scaling", "embedding_multiplier", "residual_multiplier"), (None, 1)),
     **dict.fromkeys(("attention_multiplier", "attention_chunk_size", "kv_lora_rank", "rope_local_base_freq"), (None,)),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), (None, 0)),
+    **dict.fromkeys(("n_shared_experts", "num_shared_experts", "shared_expert_intermediate_size"), (None, 0)),
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct"), (None, 1)),
     "no_rope_layers": (None, []),
     "is_causal": (None, True),
@@ -48,15 +52,15 @@ class GenerationDefaults:
 def read_config(path: Path) -> tuple[ModelConfig, bool]:
     """
     The configuration of a family of the registry, and whether it names an element type (else `dtype` stands at `f32`). Fields that
-    are absent take transformers' defaults, save the sizes, which must be there.
+    are absent take transformers' defaults, save the sizes, which must be there. A quantized checkpoint has the configuration of the model it
+    was made from; that it can be read at all is checked.
     Raises ConfigError, UnknownArchitectureError, DtypeError.
     """
     fields = read_json(path)
     found = family_of(fields)
-    if fields.has("quantization_config"):
-        method = fields.object("quantization_config").values.get("quant_method", "unknown")
-        remedy = "use the checkpoint it was made from, or a GGUF file"
-        raise DtypeError("a quantized checkpoint cannot be read", where=fields.where, got=f"quantization method {method}", remedy=remedy)
+    quantization(fields)
+    if fields.has(FIELD):
+        return read_own(fields.object(FIELD)), True
     config = found.read(fields)
     refuse_strange(fields, found)
     stated = _dtype(fields)

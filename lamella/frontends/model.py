@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lamella.checkpoints import (
-    BLOCKS,
     GgufSource,
     PackedSource,
     RandomSource,
@@ -17,13 +16,16 @@ from lamella.checkpoints import (
     keepable,
     read_gguf,
 )
-from lamella.checkpoints.packed import GROUP
+from lamella.checkpoints.gguf_blocks import BLOCKS
+from lamella.checkpoints.quantized import open_quantized
 from lamella.errors import CheckpointError, DtypeError, ModelNotFoundError, PromptError
-from lamella.frontends.config import ModelConfig, Packing
+from lamella.frontends.config import ModelConfig
 from lamella.frontends.decoder import source_names, weight_shapes
 from lamella.frontends.family import family
-from lamella.frontends.gguf import gguf_config, gguf_generation, gguf_harmless, gguf_names
+from lamella.frontends.fields import read_json
+from lamella.frontends.gguf import as_matrices, file_names, gguf_config, gguf_generation, gguf_harmless
 from lamella.frontends.huggingface import DTYPES, GenerationDefaults, read_config, read_generation
+from lamella.frontends.quantization import quantization
 from lamella.tokenizer import Tokenizer, has_tokenizer
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -39,6 +41,8 @@ class LoadedModel:
     source: TensorSource
     tokenizer: Tokenizer | None
     generation: GenerationDefaults
+    quantization: str = ""
+    """How the checkpoint was quantized, where it was: `GPTQ, 4 bits, groups of 128`."""
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises PromptError when the model has none."""
@@ -74,16 +78,23 @@ def open_model(path: str | Path, *, random_weights: int | None = None) -> Loaded
 def keep_packed(model: LoadedModel) -> LoadedModel:
     """The model with the weights of its linears packed as its checkpoint has them, where kernels can decode that.
 
-    Embeddings become floats, as do blocks of other types. Raises DtypeError where nothing can stay packed.
+    Embeddings become floats, as do blocks of other types. A folder that was quantized elsewhere is packed already.
+    Raises DtypeError where nothing can stay packed.
     """
-    names = [name for name, shape in weight_shapes(model.config).items() if len(shape) == 2 and not name.startswith("embed")]
+    if model.config.packed:
+        return model
+    names = [
+        name
+        for name, shape in weight_shapes(model.config).items()
+        if len(shape) == 2 and not name.startswith("embed") and ".experts." not in name
+    ]
     kept = keepable(model.source, names)
     if not kept or not isinstance(model.source, GgufSource):
         expected = f"a GGUF file with blocks of type {', '.join(BLOCKS)}"
         raise DtypeError(
             "no packed weights to keep", where=str(model.path), expected=expected, remedy="quantize float weights: int8 or int4"
         )
-    packed = {name: Packing(BLOCKS[kind].kind, GROUP, BLOCKS[kind].least) for name, kind in kept.items()}
+    packed = {name: weight.packing for name, weight in kept.items()}
     return replace(model, config=replace(model.config, packed=packed), source=PackedSource(model.source, kept))
 
 
@@ -105,19 +116,30 @@ def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
     made = family(config.family)
     # Old exporters wrote the tied output projection a second time.
     buffers = (*made.buffers, *((made.stored("lm_head"),) if config.tied else ()))
-    source = SafetensorsSource.open(folder, source_names(config), weight_shapes(config), buffers=buffers, prefix=made.prefix)
+    form = quantization(read_json(config_file))
+    names, shapes = source_names(config), weight_shapes(config)
+    source: TensorSource
+    if form is None:
+        source = SafetensorsSource.open(folder, names, shapes, buffers=buffers, prefix=made.prefix)
+    else:
+        matrices = {name: config.matrix(name, shape) for name, shape in shapes.items() if len(shape) == 2 and not name.startswith("embed")}
+        source = open_quantized(folder, names, shapes, matrices, form, buffers=buffers, prefix=made.prefix)
+        # Experts are multiplied as one weight of many rows, which kernels read as floats.
+        packed = {name: weight.packing for name, weight in source.weights.items() if ".experts." not in name}
+        config = replace(config, packed=packed)
     if not has_dtype:
         config = replace(config, dtype=source.dtype("embed"))
-    return LoadedModel(folder, config, source, _tokenizer(folder), read_generation(folder, config))
+    label = "" if form is None else form.label
+    return LoadedModel(folder, config, source, _tokenizer(folder), read_generation(folder, config), label)
 
 
 def _open_gguf(file: Path, random_weights: int | None) -> LoadedModel:
-    header = read_gguf(file)
+    header = as_matrices(read_gguf(file))
     config = gguf_config(header)
     shapes = weight_shapes(config)
     source: TensorSource
     if random_weights is None:
-        source = GgufSource.open(header, gguf_names(shapes), shapes, gguf_harmless)
+        source = GgufSource.open(header, file_names(header, config), shapes, gguf_harmless)
     else:
         source = RandomSource(shapes, random_weights, config.dtype)
     tokenizer = Tokenizer(file.parent, file.name) if "tokenizer.ggml.model" in header.metadata else None

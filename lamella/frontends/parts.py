@@ -123,17 +123,14 @@ def rope(
 ) -> tuple[float, Scaling, int]:
     """
     RoPE's base, scaling and turning dimensions, from `rope_parameters` (transformers 5) or from `rope_theta`, `rope_scaling` and
-    `partial_rotary_factor` (before). Raises ConfigError, also where part of a head turns and the family's heads turn whole.
+    `partial_rotary_factor` (before). Files that hold several spellings must say the same in all of them. Raises ConfigError, also where
+    part of a head turns and the family's heads turn whole.
     """
-    new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
-    if new.values and old.values:
-        raise fields.error("rope_parameters and rope_scaling are both given", "one of them")
-    given = new if new.values else old
+    given = _joined(fields)
     usual = names or {}
     share = usual.get("partial_rotary_factor", "partial_rotary_factor")
-    holder = given if given.has("partial_rotary_factor") else fields
-    name = "partial_rotary_factor" if holder is given else share
-    factor = holder.number(name, rotary if rotary is not None else 1.0)
+    shares = [(given, "partial_rotary_factor"), (fields, share), (fields, "partial_rotary_factor")]
+    holder, name, factor = stated(shares, rotary if rotary is not None else 1.0)
     if rotary is None and factor != 1:
         raise holder.error(f"this architecture rotates whole heads: {name}", "1", factor)
     turning = int(head_dim * factor)
@@ -141,8 +138,29 @@ def rope(
         raise fields.error("head_dim is odd, RoPE turns pairs", "an even number", head_dim)
     if turning % 2 or not 0 < turning <= head_dim:
         raise holder.error(f"{name} turns {turning} of {head_dim} dimensions of a head", f"an even number from 2 to {head_dim}", factor)
-    base = usual.get("rope_theta", "rope_theta")
-    return *rotation(fields, given, positions, turning, fields.number(base, theta)), turning
+    bases = [(given, "rope_theta"), (fields, usual.get("rope_theta", "rope_theta")), (fields, "rope_theta")]
+    return *rotation(fields, given, positions, turning, stated(bases, theta)[2]), turning
+
+
+def stated(places: Sequence[tuple[Fields, str]], default: float) -> tuple[Fields, str, float]:
+    """A number that has several spellings: where it stands first, by which name, and what it is. Raises ConfigError where two differ."""
+    found = [(holder, name, holder.number(name)) for holder, name in places if holder.has(name)]
+    for _, name, value in found[1:]:
+        first, earlier, expected = found[0]
+        if value != expected:
+            raise first.error(f"{earlier} here contradicts {name} elsewhere in the file", f"{value:g}", f"{expected:g}")
+    return found[0] if found else (*places[-1], default)
+
+
+def _joined(fields: Fields) -> Fields:
+    """`rope_parameters` and `rope_scaling`; what both say must agree."""
+    new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
+    latest, before = ({"rope_type" if name == "type" else name: value for name, value in given.values.items()} for given in (new, old))
+    for name in latest.keys() & before.keys():
+        if latest[name] != before[name]:
+            what = f"rope_parameters and rope_scaling are both given and contradict each other in {name}"
+            raise fields.error(what, str(latest[name]), before[name])
+    return Fields((new if new.values else old).where, {**before, **latest})
 
 
 def rotation(fields: Fields, given: Fields, positions: int, turning: int, theta: float) -> tuple[float, Scaling]:

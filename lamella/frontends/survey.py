@@ -9,11 +9,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from lamella.checkpoints import GgufSource, SafetensorsSource, has_safetensors
+from lamella.checkpoints import GgufSource, PackedSource, SafetensorsSource, has_safetensors
 from lamella.checkpoints.gguf import GgufTensor
 from lamella.checkpoints.safetensors import TYPE_BYTES, stored_tensors
 from lamella.checkpoints.source import StoredTensor
-from lamella.errors import CheckpointError, LamellaError, ModelNotFoundError
+from lamella.errors import CheckpointError, LamellaError, ModelNotFoundError, clipped, printable
 from lamella.frontends.config import ModelConfig
 from lamella.frontends.decoder import weight_shapes
 from lamella.frontends.family import family
@@ -39,6 +39,12 @@ class TensorKind:
     tensors: int
     parameters: int
     stored: Mapping[str, int] = field(default_factory=dict[str, int])
+    packed: tuple[int, int] = (0, 0)
+    """Parameters that stay packed in memory, and their bytes there."""
+
+    def held(self, width: int) -> int:
+        """Bytes in memory, where a number that is not packed takes `width`."""
+        return (self.parameters - self.packed[0]) * width + self.packed[1]
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def survey(path: str | Path) -> Survey:
     fields = read_json(config_file)
     named: Any = fields.values.get("architectures")
     names = cast("list[Any]", named) if isinstance(named, list) else []
-    architecture = str(names[0] if names else fields.values.get("model_type", "unknown"))
+    architecture = clipped(printable(str(names[0] if names else fields.values.get("model_type", "unknown"))))
     try:
         described = open_model(config_file, random_weights=0)
     except LamellaError as refusal:
@@ -116,16 +122,21 @@ def kind_of(name: str) -> str:
 def _of_model(path: Path, architecture: str, opened: LoadedModel, refusal: LamellaError | None, *, weights: bool = True) -> Survey:
     """A survey of a model whose configuration is understood; tensors are those that the configuration implies."""
     source = opened.source
-    stored: Mapping[str, StoredTensor] = source.tensors if isinstance(source, SafetensorsSource | GgufSource) else {}
-    grouped: dict[str, list[tuple[tuple[int, ...], StoredTensor | None]]] = {}
-    for name, shape in weight_shapes(opened.config).items():
-        grouped.setdefault(kind_of(name), []).append((shape, stored.get(name)))
+    files = source.source if isinstance(source, PackedSource) else source
+    stored: Mapping[str, StoredTensor] = files.tensors if isinstance(files, SafetensorsSource | GgufSource) else {}
+    parts: dict[str, list[StoredTensor]] = {}
+    shapes = weight_shapes(opened.config)
+    for name, tensor in stored.items():
+        # What a quantized weight is stored as is called after it.
+        parts.setdefault(name if name in shapes else name.rpartition(".")[0], []).append(tensor)
     kinds: list[TensorKind] = []
     for kind in KINDS:
-        group = grouped.get(kind, [])
-        found = _kind(kind, [tensor for _, tensor in group if tensor is not None])
+        group = {name: shape for name, shape in shapes.items() if kind_of(name) == kind}
+        found = _kind(kind, [tensor for name in group for tensor in parts.get(name, ())])
+        packings = [(packing, opened.config.matrix(name, group[name])) for name, packing in opened.config.packed.items() if name in group]
+        packed = (sum(prod(shape) for _, shape in packings), sum(packing.size(*shape) for packing, shape in packings))
         if group:
-            kinds.append(TensorKind(kind, len(group), sum(prod(shape) for shape, _ in group), found.stored))
+            kinds.append(TensorKind(kind, len(group), sum(map(prod, group.values())), found.stored, packed))
     return Survey(path, architecture, sizes_of(opened.config), tuple(kinds), opened, refusal, weights)
 
 

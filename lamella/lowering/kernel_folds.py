@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, FloatAttr, IntegerAttr, IntegerType, f32, i1, i32
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float8E4M3FNType,
+    Float16Type,
+    Float32Type,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    f32,
+    i1,
+    i32,
+)
 from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
@@ -49,7 +60,7 @@ def default_type(value: Number) -> Attribute:
 
 def number_attribute(value: Number, type: Attribute) -> FloatAttr | IntegerAttr[IntegerType]:
     """The attribute of a number; integers wrap around to the signed value of the same bits."""
-    if isinstance(type, Float32Type | Float16Type | BFloat16Type):
+    if isinstance(type, Float32Type | Float16Type | BFloat16Type | Float8E4M3FNType):
         return FloatAttr(float(value), type)
     if value != int(value):
         raise VerifyException(f"kernel.constant: {value} is not a whole number, expected one of type {type}")

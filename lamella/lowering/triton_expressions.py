@@ -23,12 +23,22 @@ LANGUAGE_TYPES: Mapping[str, str] = {
     "f32": "tl.float32",
     "f16": "tl.float16",
     "bf16": "tl.bfloat16",
+    "f8": "tl.float8e4nv",
     "i64": "tl.int64",
     "i32": "tl.int32",
     "i8": "tl.int8",
     "i1": "tl.int1",
 }
-SIGNATURE_TYPES: Mapping[str, str] = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i64": "i64", "i32": "i32", "i8": "i8", "i1": "i1"}
+SIGNATURE_TYPES: Mapping[str, str] = {
+    "f32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "f8": "fp8e4nv",
+    "i64": "i64",
+    "i32": "i32",
+    "i8": "i8",
+    "i1": "i1",
+}
 
 INFIX: Mapping[type[Operation], str] = {
     kernel.AddOp: "{0} + {1}",

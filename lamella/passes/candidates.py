@@ -14,8 +14,9 @@ from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import AttendOp, ScheduleAttr
+from lamella.passes.contractions import FEW_ROWS, weight_bits
 from lamella.passes.device import Device
-from lamella.passes.feasibility import parts, weight_bits
+from lamella.passes.feasibility import parts
 from lamella.passes.registers import THREADS
 from lamella.passes.schedules import minimum_columns, power_of_two
 from lamella.passes.tuning import TUNABLE, why_not
@@ -24,8 +25,6 @@ MOST = 24
 """Candidates a region, the cost model's own among them: each costs a compilation and some milliseconds of the device."""
 BYTES_A_THREAD = 96
 """Weights a thread of a gemv loads: six loads of 16 bytes in flight."""
-FEW_TOKENS = 64
-"""Up to here a product is bound by the weights it reads, above by its operations."""
 
 MINOR: Mapping[str, str] = {"gemv": "k", "mma": "stages", "attend": "stages"}
 """The option of a skeleton that matters least."""
@@ -105,17 +104,18 @@ def _rank_gemv(options: Options, ops: Sequence[Operation], longest: int, target:
 def _mma(ops: Sequence[Operation]) -> Iterator[Options]:
     split = parts(ops)
     tokens, k = shape_of(split.contracts[0].x)
-    rows = power_of_two(max(16, tokens))
     widest = power_of_two(max(shape_of(c[0].result)[1] for c in split.components))
-    for m, n, piece, warps, stages in product(
-        [n for n in (16, 32, 64, 128) if n <= rows],
-        [n for n in (16, 32, 64, 128, 256) if n <= max(16, widest)],
-        (32, 64, 128, 256),
-        (4, 8),
-        (2, 3, 4, 5),
-    ):
-        if piece <= max(16, power_of_two(k)):
-            yield {"m": m, "n": n, "k": piece, "warps": warps, "stages": stages}
+    columns = [n for n in (16, 32, 64, 128, 256) if n <= max(16, widest)]
+    pieces = [piece for piece in (32, 64, 128, 256) if piece <= max(16, power_of_two(k))]
+    if tokens <= FEW_ROWS and element_of(split.contracts[0].x) != "f32":
+        # A warp takes 16 of the rows that go down the product, or 32.
+        for n, piece, rows, stages, splits in product(columns, [16, *pieces], (16, 32), (3, 5, 8), (1, 2, 4, 8)):
+            m, warps = max(8, power_of_two(tokens)), max(1, n // rows)
+            yield {"m": m, "n": n, "k": piece, "warps": warps, "stages": stages, "swap": 1, "splits": splits}
+        return
+    rows = power_of_two(max(16, tokens))
+    for m, n, piece, warps, stages in product([m for m in (16, 32, 64, 128) if m <= rows], columns, pieces, (4, 8), (2, 3, 4, 5)):
+        yield {"m": m, "n": n, "k": piece, "warps": warps, "stages": stages, "swap": 0, "splits": 1}
 
 
 def _rank_mma(options: Options, ops: Sequence[Operation], longest: int, target: Device) -> float:
@@ -128,10 +128,13 @@ def _rank_mma(options: Options, ops: Sequence[Operation], longest: int, target: 
     waves = programs / target.multiprocessors
     threads = THREADS * options["warps"]
     work = abs(log2(m * n / threads / 64)) * 0.25
-    if tokens <= FEW_TOKENS:
+    if tokens <= FEW_ROWS:
         size = ELEMENT_BYTES.get(element_of(split.contracts[0].weight), 1)
+        waves *= options["splits"]
         flight = options["stages"] * options["k"] * n * size * min(2.0, waves)
-        return abs(log2(flight / 65536)) + max(0.0, -log2(waves)) + work + 2 * log2(ceil(tokens / m) * m / tokens) + log2(ceil(tokens / m))
+        # A warp takes 16 rows of what goes down the product; x is read by every program.
+        down = abs(log2((options["n"] if options["swap"] else m) / 16 / options["warps"]))
+        return abs(log2(flight / 65536)) + max(0.0, 1 - log2(waves)) + down + 2 * tokens / n + (0.0 if options["swap"] else 0.5)
     intensity = m * n / (m + n)
     utilization = waves / ceil(waves)
     deep = abs(options["stages"] - 3) * 0.1 + abs(log2(options["k"] / 64)) * 0.3

@@ -35,6 +35,12 @@ class Device:
     """Resident on a multiprocessor."""
     graph_bytes: int = 70 << 20
     """Device memory that the driver takes for the first CUDA graph of a process, and for all that follow."""
+
+    @property
+    def counters(self) -> int:
+        """Groups of programs that may count their arrivals: a split pays while there are few programs for the multiprocessors."""
+        return 4 * self.multiprocessors
+
     compile_us: float = 0.001
     """What computing an op in one more region costs a step: 10 ms of compilation, spread over ten million steps."""
 

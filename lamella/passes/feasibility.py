@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import gcd
 
 from xdsl.ir import Operation, SSAValue
 
-from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
+from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import (
     AddRowsOp,
@@ -22,8 +21,11 @@ from lamella.dialects.tile import (
     CastOp,
     ConstantOp,
     ContractExpertsOp,
+    ContractMergeOp,
     ContractOp,
+    ContractPartialOp,
     DequantizeOp,
+    GatherColumnsOp,
     GatherOp,
     MapOp,
     ReduceOp,
@@ -34,20 +36,31 @@ from lamella.dialects.tile import (
     SampleTopOp,
     ScatterOp,
     SlotsOp,
+    SortChoicesOp,
     TopPartialOp,
 )
 from lamella.passes.row_parts import Heads, RowPart, data_operands, result_rows, row_parts
 
 SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
+ALONE = SAMPLERS | SortChoicesOp
+"""Ops that share a launch with nothing."""
 
-ANCHORS = (ContractOp, AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp, RouteOp, ContractExpertsOp)
+ANCHORS = (
+    ContractOp,
+    AttendOp,
+    AttendPartialOp,
+    AttendMergeOp,
+    SampleOp,
+    SampleTopOp,
+    TopPartialOp,
+    RouteOp,
+    SortChoicesOp,
+    ContractExpertsOp,
+)
 """Ops that decide the skeleton of their region; everything else adapts to its neighbours."""
 
 ELEMENTWISE = (ConstantOp, MapOp, CastOp)
 """Ops that need, of each operand, only the element they compute."""
-
-FEW_TOKENS = 16
-"""Up to so many tokens each choice of an expert is a row of its own: a tile would read few weights twice, and multiply mostly for nothing."""
 
 MAX_ROW_EPILOGUE = 256
 """Columns a program can hold when an epilogue reduces whole rows: a tile of 16 by 256 float32 accumulators is 4096 registers a warp."""
@@ -71,9 +84,9 @@ class Parts:
     prologue: list[Operation] = field(default_factory=list[Operation])
     decoders: list[DequantizeOp] = field(default_factory=list[DequantizeOp])
     """What stands between contractions and their packed weights."""
-    contracts: list[ContractOp] = field(default_factory=list[ContractOp])
+    contracts: list[ContractOp | ContractPartialOp] = field(default_factory=list["ContractOp | ContractPartialOp"])
     epilogue: list[Operation] = field(default_factory=list[Operation])
-    components: list[list[ContractOp]] = field(default_factory=list["list[ContractOp]"])
+    components: list[list[ContractOp | ContractPartialOp]] = field(default_factory=list["list[ContractOp | ContractPartialOp]"])
     """Contractions whose results meet in one epilogue: they are computed side by side on the same columns."""
     component_of: dict[Operation, int] = field(default_factory=dict[Operation, int])
     """Contraction or epilogue op -> its component."""
@@ -96,7 +109,7 @@ def parts(ops: Sequence[Operation]) -> Parts:
         return i
 
     for op in ops:
-        if isinstance(op, ContractOp):
+        if isinstance(op, ContractOp | ContractPartialOp):
             number = len(out.contracts)
             roots[number] = number
             out.component_of[op] = number
@@ -119,7 +132,7 @@ def parts(ops: Sequence[Operation]) -> Parts:
     return out
 
 
-def _ancestors(values: Iterable[SSAValue], inside: Collection[Operation]) -> set[Operation]:
+def ancestors(values: Iterable[SSAValue], inside: Collection[Operation]) -> set[Operation]:
     seen: set[Operation] = set()
     work = [v.owner for v in values]
     while work:
@@ -136,6 +149,9 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
     Some of them may be `copied`: this launch would compute them for itself only, and others that need them compute them too.
     """
     anchors = [op for op in ops if isinstance(op, ANCHORS)]
+    split_op = next((op for op in ops if isinstance(op, ContractPartialOp | ContractMergeOp)), None)
+    if split_op is not None:
+        return Feasible((), (f"contract: {split_op.name} is what choose-schedule makes of tile.contract",))
     if not anchors:
         return _answer("row", _row(ops, stored_values(ops, copied)))
     if all(isinstance(a, ContractOp) for a in anchors):
@@ -144,8 +160,7 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
         return _answer("gemv" if shape_of(split.contracts[0].x)[0] == 1 else "mma", reason, "contract")
     experts = [a for a in anchors if isinstance(a, ContractExpertsOp)]
     if len(experts) == len(anchors):
-        tokens = shape_of(experts[0].chosen)[0]
-        return _answer("experts" if tokens <= FEW_TOKENS else "expert_tiles", _experts(ops, stored_values(ops, copied)), "experts")
+        return _answer("experts" if experts[0].order is None else "expert_tiles", _experts(ops, stored_values(ops, copied)), "experts")
     if len(anchors) > 1:
         return Feasible((), (_several(anchors),))
     return _single(anchors[0], ops, stored_values(ops, copied))
@@ -214,6 +229,8 @@ def _needs(
                 work.append((op.input, shape_of(op.input)[1], rows))
             case RotateOp():
                 work += [(op.x, columns, rows), (op.rows, shape_of(op.rows)[1], rows)]
+            case GatherColumnsOp():
+                work += [(op.x, shape_of(op.x)[1], rows), (op.columns, columns, rows)]
             case _:
                 work += [(v, columns, rows) for v in op.operands]
     return None
@@ -229,6 +246,8 @@ def _misplaced(op: Operation, rows: int, columns: bool, inside: Collection[Opera
             return f"a reduction of {shape_of(op.input)[1]} columns, where a program has a head of {heads.dim}"
         case RotateOp() if heads is not None and (sizes != heads.whole or heads.dim % op.head_dim.value.data):
             return f"a rotation of heads of {op.head_dim.value.data} columns, where a program has a head of {heads.dim}"
+        case GatherColumnsOp() if heads is not None:
+            return f"a gather of columns of whole rows, where a program has a head of {heads.dim}"
         case ReshapeOp() if op.input.owner in inside and heads is None:
             return "a reshape reads rows that other programs compute"
         case GatherOp() if op.table.owner in inside:
@@ -310,7 +329,7 @@ def _written_twice(parts_scatters: Sequence[Sequence[ScatterOp]], inside: Collec
 def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]) -> str | None:
     inside = set(ops)
     for contract in split.contracts:
-        before = _ancestors([contract.x, contract.weight], inside)
+        before = ancestors([contract.x, contract.weight], inside)
         earlier = next((c for c in split.contracts if c in before), None)
         if earlier is not None:
             return _waits(contract, earlier)
@@ -325,7 +344,7 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
         return "the contractions read different x: a program holds one row of x"
     tokens = shape_of(split.contracts[0].x)[0]
     for op in split.prologue:
-        if not isinstance(op, MapOp | CastOp | ReduceOp | ConstantOp | GatherOp):
+        if not isinstance(op, MapOp | CastOp | ReduceOp | ConstantOp | GatherOp | GatherColumnsOp):
             return f"{op.name} has no form as a prologue"
     reason = _needs([split.contracts[0].x], tokens, inside, ())
     if reason is not None:
@@ -343,7 +362,7 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
     return _needs(stored, tokens, inside, {c.result for c in split.contracts})
 
 
-def _decoder_reason(contract: ContractOp, made_by: Operation, inside: Collection[Operation]) -> str | None:
+def _decoder_reason(contract: ContractOp | ContractPartialOp, made_by: Operation, inside: Collection[Operation]) -> str | None:
     """Why a program cannot make the rows of a weight that it multiplies; None where it unpacks them from memory."""
     if not isinstance(made_by, DequantizeOp) or any(v.owner in inside for v in made_by.operands):
         return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
@@ -352,45 +371,7 @@ def _decoder_reason(contract: ContractOp, made_by: Operation, inside: Collection
     return None
 
 
-def weight_values(contract: ContractOp) -> tuple[SSAValue, ...]:
-    """What a contraction reads as its weight from memory: the weight, or the words and scales that it is unpacked from."""
-    owner = contract.weight.owner
-    return tuple(owner.operands) if isinstance(owner, DequantizeOp) else (contract.weight,)
-
-
-def weight_bits(contract: ContractOp) -> int:
-    """Bits of a weight of a contraction in memory, without its share of a scale."""
-    owner = contract.weight.owner
-    return owner.packing.bits if isinstance(owner, DequantizeOp) else 8 * ELEMENT_BYTES[element_of(contract.weight)]
-
-
-def held_bits(contract: ContractOp) -> int:
-    """Bits a weight takes in registers where words are taken apart: beside each word lie its scale and its least value."""
-    owner = contract.weight.owner
-    if not isinstance(owner, DequantizeOp) or (shape_of(owner.scales)[1] == 1 and owner.mins is None):
-        return weight_bits(contract)
-    return weight_bits(contract) * len(owner.operands)
-
-
-def weight_kind(contract: ContractOp) -> str:
-    """How a weight is stored: `bf16`, `int8`, `int4g128` with scales for groups, `int4g128m` also with mins."""
-    owner = contract.weight.owner
-    if not isinstance(owner, DequantizeOp):
-        return element_of(contract.weight)
-    group = "" if shape_of(owner.scales)[1] == 1 else f"g{owner.packing.group.data}"
-    return f"{owner.packing.kind.data}{group}{'' if owner.mins is None else 'm'}"
-
-
-def most_columns(contracts: Iterable[ContractOp], block: int) -> int:
-    """At most `block` columns of K that a step over tiles can take at once: no more than share a scale."""
-    for contract in contracts:
-        owner = contract.weight.owner
-        if isinstance(owner, DequantizeOp) and shape_of(owner.scales)[1] > 1:
-            block = gcd(block, owner.packing.group.data)
-    return block
-
-
-def _waits(contract: ContractOp, earlier: ContractOp) -> str:
+def _waits(contract: ContractOp | ContractPartialOp, earlier: ContractOp | ContractPartialOp) -> str:
     width, outputs = shape_of(contract.x)[1], shape_of(earlier.result)[1]
     return (
         f"{_where(contract)} needs a whole row of x, {width} columns, and no program of {_where(earlier)} holds more than a few of its "
@@ -422,7 +403,8 @@ def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
 
 def _single(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAValue]) -> Feasible:
     """An attend with elementwise ops after it, and before its queries; a sample by itself."""
-    skeleton = "sample" if isinstance(anchor, SAMPLERS) else "route" if isinstance(anchor, RouteOp) else "attend"
+    names = ((SAMPLERS, "sample"), (RouteOp, "route"), (SortChoicesOp, "sort"), (Operation, "attend"))
+    skeleton = next(name for kind, name in names if isinstance(anchor, kind))
     if isinstance(anchor, AttendPartialOp | AttendMergeOp):
         return Feasible((), (f"{skeleton}: {anchor.name} is what choose-schedule makes of tile.attend",))
     return _answer(skeleton, _around(anchor, ops, stored))
@@ -432,8 +414,8 @@ def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAVal
     inside = set(ops)
     after: set[Operation] = {anchor}
     result = anchor.results[0]
-    before = _ancestors(anchor.operands, inside)
-    on_queries = _ancestors([anchor.q], inside) if isinstance(anchor, AttendOp) else set[Operation]()
+    before = ancestors(anchor.operands, inside)
+    on_queries = ancestors([anchor.q], inside) if isinstance(anchor, AttendOp) else set[Operation]()
     for op in ops:
         if op is anchor:
             continue
@@ -441,7 +423,7 @@ def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAVal
             if op not in on_queries or not isinstance(op, (*ELEMENTWISE, RotateOp, ReshapeOp)):
                 return f"{op.name} comes before the {anchor.name}, whose programs read other rows"
             continue
-        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, SAMPLERS):
+        if not isinstance(op, ELEMENTWISE) or isinstance(anchor, ALONE):
             return f"{op.name} has no form after {anchor.name}"
         if any(v.owner in after for v in op.operands):
             if shape_of(op.results[0]) != shape_of(result):
@@ -455,7 +437,7 @@ def _around(anchor: Operation, ops: Sequence[Operation], stored: Sequence[SSAVal
         reason = _needs([anchor.q], rows, inside, ())
         if reason is not None:
             return reason
-    return None if isinstance(anchor, SAMPLERS) else _needs(stored, rows, inside, set(anchor.results))
+    return None if isinstance(anchor, ALONE) else _needs(stored, rows, inside, set(anchor.results))
 
 
 def _experts(ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None:
@@ -466,7 +448,7 @@ def _experts(ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None
     for op in contracts:
         if any(isinstance(v.owner, Operation) and v.owner in inside for v in op.operands):
             return f"{_where(op)} needs whole rows of x, of its weight and of the choices, which other programs compute"
-        if op.x is not first.x or op.chosen is not first.chosen or shape_of(op.result) != shape:
+        if op.x is not first.x or op.chosen is not first.chosen or op.order is not first.order or shape_of(op.result) != shape:
             return "contractions of different x, choices or widths: a program holds the same columns of one row of each"
     after: set[Operation] = set(contracts)
     for op in ops:

@@ -9,8 +9,9 @@ from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, ReshapeOp, ScatterOp, ScheduleAttr
+from lamella.passes.contractions import FEW_ROWS, weight_bits, weight_values
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, data_operands, result_rows, weight_values
+from lamella.passes.feasibility import Parts, data_operands, result_rows
 from lamella.passes.region_graph import Group, value_bytes
 
 
@@ -95,16 +96,19 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
     contracts = [op for op in around if isinstance(op, ContractOp)]
     tokens = shape_of(contracts[0].x)[0]
     inputs = _inputs(before, set(before))
-    # A program that tiles K reads x once for the reduction and once for the product; at one token a whole row stays in registers.
-    passes = 1 if tokens == 1 else 2
     # What the contraction reads anyway: x itself, where only a row scale of it is in question.
     read_anyway = {v for op in around for v in op.operands} & inputs
+    # A program that tiles K reads x once for the reduction and once for the product; at one token a whole row stays in registers, and with
+    # few the loop over K adds up a row scale beside the product.
+    on_the_way = tokens <= FEW_ROWS and all(v in read_anyway for v in inputs if len(shape_of(v)) == 2)
+    passes = 1 if tokens == 1 or on_the_way else 2
     x_bytes = sum(value_bytes(v) for v in {*outputs, *read_anyway})
     input_bytes = passes * sum(value_bytes(v) for v in inputs if len(shape_of(v)) < 2 or shape_of(v)[0] <= tokens)
     weights = sum(value_bytes(v) for c in contracts for v in weight_values(c))
     columns = sum(shape_of(c.result)[1] for c in contracts)
-    # Tiles as choose-schedule makes them: 4 rows of weights at one token, else tiles of up to 128 tokens and 64 columns.
-    column_programs = max(1, columns // (4 if tokens == 1 else 64))
+    # Tiles as choose-schedule makes them: 4 rows of weights at one token, more of packed ones, else tiles of up to 128 tokens and 64 columns.
+    bits = max(weight_bits(c) for c in contracts)
+    column_programs = max(1, columns // (64 if tokens > 1 else 4 if bits >= 16 else 64 // bits))
     row_programs = -(-tokens // 128)
     stream = weights / target.bandwidth
 

@@ -32,6 +32,7 @@ from lamella.dialects.tile import (
     CastOp,
     ContractExpertsOp,
     ContractOp,
+    ContractPartialOp,
     FusedOp,
     LedgerEntryAttr,
     MapOp,
@@ -40,6 +41,7 @@ from lamella.dialects.tile import (
     SampleOp,
     SampleTopOp,
     ScatterOp,
+    SortChoicesOp,
     TopPartialOp,
     YieldOp,
 )
@@ -194,7 +196,7 @@ class _Survey:
 
 
 POINTWISE = (MapOp, CastOp)
-SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp, RouteOp, ContractExpertsOp)
+SCATTERED_READS = (AttendOp, AttendPartialOp, AttendMergeOp, SampleOp, SampleTopOp, TopPartialOp, RouteOp, SortChoicesOp, ContractExpertsOp)
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ def misalignment(block: Block, argument: BlockArgument, yielded: int) -> str:
     assert isinstance(terminator, YieldOp)
     if any(isinstance(op, SCATTERED_READS) for op in block.ops):
         return "programs of attention, sampling or routing read what others write"
-    contracts = [op for op in block.ops if isinstance(op, ContractOp)]
+    contracts = [op for op in block.ops if isinstance(op, ContractOp | ContractPartialOp)]
     reads = follow(argument)
     if isinstance(reads, str):
         return reads
@@ -285,7 +287,7 @@ def follow(argument: BlockArgument) -> Reads | str:
     return Reads(frozenset(elements), frozenset(rows))
 
 
-def _beside_contract(contracts: Iterable[ContractOp], terminator: YieldOp, reads: Reads, yielded: int) -> str:
+def _beside_contract(contracts: Iterable[ContractOp | ContractPartialOp], terminator: YieldOp, reads: Reads, yielded: int) -> str:
     """In a region that contracts, only an epilogue reads at the index it writes."""
     if reads.rows:
         return "a reduction reads whole rows of it"

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import IntAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.rewriter import Rewriter
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import attribute_of
@@ -28,6 +28,7 @@ from lamella.dialects.transformer import (
     order_of,
     ordered,
 )
+from lamella.passes.packed_rows import move_rows, parts_of, serves_only
 from lamella.passes.weight_expressions import carried, handles, is_computation, is_constant, origin, readers
 
 Turn = RopeOp | RotateOp
@@ -52,8 +53,8 @@ class PropagateLayout(ModulePass):
 
     The order of rows, and of the columns of what is multiplied by them, is part of each tensor's type: where orders that differ meet, an
     op does not verify. q·k does not change, because both sides are permuted alike; v is untouched, biases follow their weights, and so do
-    the scale and shift of a norm between projection and rotation: the mean of a head, or of a row, does not ask for the order of its numbers. The layout is a property of
-    the module and of its caches: it is chosen once, before `specialize`, for all caches or for none. Each function records the choice in
+    the scale and shift of a norm between projection and rotation: the mean of a head, or of a row, does not ask for the order of its numbers. Of a packed weight the rows of words,
+    scales and least values are paired alike. The layout is a property of the module and of its caches: it is chosen once, before `specialize`, for all caches or for none. Each function records the choice in
     `lamella.layout`: `paired`, `paired already` (a checkpoint that interleaves), or `unchanged` with the reason. `fold-constants` then
     moves the pairing of rows to load time.
 
@@ -191,14 +192,15 @@ class Survey:
         changed = {*self.linears, *self.norms}
         for op in (*self.linears, *self.norms):
             for value in op.operands[1:]:
-                weights = carried(value)
-                if weights is None:
-                    self.refusals.append(f"{subject(op)}: it multiplies by {origin(value)}, expected a weight")
-                names.extend(weight.weight_name.data for weight in weights or ())
+                for part in parts_of(value):
+                    weights = carried(part)
+                    if weights is None:
+                        self.refusals.append(f"{subject(op)}: it multiplies by {origin(part)}, expected a weight")
+                    names.extend(weight.weight_name.data for weight in weights or ())
         known = handles(module)
         for name in dict.fromkeys(names):
             for use in readers(known[name]):
-                if use.operation not in changed or use.index == 0:
+                if not serves_only(use, changed):
                     self.refusals.append(f"weight {name} is also used by {subject(use.operation)}, where its rows keep their order")
 
     def choice(self) -> dict[str, str | int]:
@@ -238,7 +240,9 @@ class Survey:
     @staticmethod
     def pair_parameters(op: LinearOp | Norm, turn: Turn) -> None:
         """Pair the rows of the weights that `op` takes after its x."""
+
+        def pair(weight: SSAValue) -> PairRowsOp:
+            return PairRowsOp(weight, head_dim=turn.head_dim.value.data, rotary_dim=turn.rotary_dim.value.data)
+
         for index in range(1, len(op.operands)):
-            pair = PairRowsOp(op.operands[index], head_dim=turn.head_dim.value.data, rotary_dim=turn.rotary_dim.value.data)
-            Rewriter.insert_op(pair, InsertPoint.before(op))
-            op.operands[index] = pair.result
+            op.operands[index] = move_rows(op.operands[index], pair, op)

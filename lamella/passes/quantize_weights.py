@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from lamella.dialects import signature
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location, subject
-from lamella.dialects.packing import BITS, PackingAttr
+from lamella.dialects.packing import BITS, FLOATS, PackingAttr
 from lamella.dialects.transformer import DequantizeOp, GroupMinsOp, GroupScalesOp, LinearOp, PackWeightOp, WeightOp
 from lamella.errors import PassError, nearest
 from lamella.passes.weight_expressions import carried, handles, origin, readers
@@ -32,7 +32,7 @@ LEAST_GROUP = 16
 
 @dataclass(frozen=True)
 class QuantizeWeights(ModulePass):
-    """Store the weights of linears as whole numbers of a few bits, with a scale for each group of columns.
+    """Store the weights of linears as numbers of a few bits, with a scale for each group of columns.
 
     Before:
         %w = transformer.weight "q_proj" : tensor<64x128xf32>
@@ -44,8 +44,8 @@ class QuantizeWeights(ModulePass):
         %d = transformer.dequantize %p, %s {packing = …} : … -> tensor<64x128xf32>
         %y = transformer.linear %x, %d : …
 
-    `kind`: `int4`, `int8`, or `none`, which changes nothing. `group`: columns that share a scale, a power of two; 0: for int4
-    the first of 128, 64 and 32 that divides a row, for int8 whole rows. Rounding is to the nearest; `clip` searches the range of least squared error. `affine` (int4 unless told otherwise: `auto`)
+    `kind`: `int4`, `int8`, `fp8` (float8 e4m3), or `none`, which changes nothing. `group`: columns that share a scale, a power of two; 0: for
+    int4 the first of 128, 64 and 32 that divides a row, for int8 whole rows, which fp8 always takes. Rounding is to the nearest; `clip` searches the range of least squared error. `affine` (int4 unless told otherwise: `auto`)
     gives each group a least value, so that its numbers need not lie around 0. `skip` are shell patterns over the locations of
     linears, with blanks between them; `head` is the kind of the linear that makes the logits.
 
@@ -83,6 +83,9 @@ class QuantizeWeights(ModulePass):
         if self.group and (self.group < LEAST_GROUP or self.group & (self.group - 1)):
             expected = f"0, or a power of two of at least {LEAST_GROUP}"
             raise PassError("bad value for option 'group'", where="pass 'quantize-weights'", expected=expected, got=str(self.group))
+        if self.kind in FLOATS and (self.group or self.affine == "on"):
+            got = f"group={self.group}" if self.group else "affine=on"
+            raise PassError(f"{self.kind} takes no option", where="pass 'quantize-weights'", expected="one scale a row", got=got)
 
     def records(self, function: FuncOp, known: Mapping[str, Sequence[WeightOp]]) -> list[dict[str, str]]:
         """Quantizes what can be; what became of each linear."""
@@ -96,7 +99,7 @@ class QuantizeWeights(ModulePass):
                 continue
             columns = shape_of(linear.weight)[1]
             packing = PackingAttr.of(kind, self.group_of(kind, columns) or columns)
-            affine = self.affine == "on" or (self.affine == "auto" and kind == "int4")
+            affine = kind not in FLOATS and (self.affine == "on" or (self.affine == "auto" and kind == "int4"))
             if linear.weight not in made:
                 made[linear.weight] = pack(linear, packing, affine=affine, clip=self.clip)
             words, scales, mins, packing = made[linear.weight]
@@ -109,6 +112,8 @@ class QuantizeWeights(ModulePass):
 
     def group_of(self, kind: str, columns: int) -> int:
         """Columns that share a scale; 0 for whole rows."""
+        if kind in FLOATS:
+            return 0
         if self.group or kind == "int8":
             return self.group
         return next((group for group in GROUPS if columns % group == 0), GROUPS[-1])
@@ -131,8 +136,9 @@ class QuantizeWeights(ModulePass):
         group = self.group_of(kind, columns)
         if group and columns % group:
             return f"{columns} columns are no whole groups of {group}"
-        if columns % (32 // BITS[kind]):
-            return f"{columns} columns are no whole words of {32 // BITS[kind]}"
+        per_word = PackingAttr.of(kind, group or columns).per_word
+        if columns % per_word:
+            return f"{columns} columns are no whole words of {per_word}"
         return ""
 
 

@@ -12,7 +12,8 @@ from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import AttendOp, AttendPartialOp, CastOp, ConstantOp, ContractExpertsOp, RotateOp, ScheduleAttr, TopPartialOp
-from lamella.passes.feasibility import Parts, held_bits, parts, stored_values
+from lamella.passes.contractions import weight_bits, written_out
+from lamella.passes.feasibility import Parts, parts, stored_values
 from lamella.passes.row_parts import RowPart, row_parts
 
 THREADS = 32
@@ -23,8 +24,6 @@ ADDRESSES = 16
 """Registers of pointers, offsets and loop state in the smallest kernels."""
 MMA_ADDRESSES = 32
 """The same where tiles of several operands advance through K."""
-UNROLLED = 8
-"""Trips over K that the gemv skeleton writes out, so that the weights of all of them are alive at once."""
 SAMPLING = 6
 """Values a program that draws keeps a column: score, its image and index, noise, and the best of two kinds."""
 
@@ -85,9 +84,9 @@ def _gemv(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
     block_k, k = schedule.get("k"), shape_of(x)[1]
     trips = -(-k // block_k)
     side = max(len(c) for c in split.components)
-    held = trips if trips <= UNROLLED else 1
-    weights = schedule.get("rows") * block_k * held * side * max(held_bits(c) for c in split.contracts) // 32
-    accumulators = 0 if held == trips else schedule.get("rows") * block_k * side
+    held = trips if written_out(split, schedule) else 2
+    weights = schedule.get("rows") * block_k * held * side * max(weight_bits(c) for c in split.contracts) // 32
+    accumulators = 0 if written_out(split, schedule) else schedule.get("rows") * block_k * side
     computed = bool(split.prologue) or side > 1
     piece = block_k * (4 if computed else ELEMENT_BYTES[element_of(x)]) // 4 * max(side, alive(split.prologue), 1)
     return ADDRESSES + _elements(weights, threads) + _elements(piece, threads) + accumulators // threads

@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import element_of
-from lamella.dialects.transformer import RopeOp, RopeTableOp, RotateOp
+from lamella.dialects.transformer import RopeOp, RopeRowOp, RopeTableOp, RotateOp, original_length
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class RopeTable(ModulePass):
         %q2 = transformer.rotate %q, %positions, %table {heads = 4, head_dim = 16, rotary_dim = 16, style = "half"}
         %k2 = transformer.rotate %k, %positions, %table {heads = 2, …}
 
+    LongRoPE has two sets of frequencies. Up to the original length the table has the first; a longer one has both, and
+        %row = transformer.rope_row %positions, %lengths {length = 2048, original = 1024} : (tensor<?xi32, …>, tensor<?xi32, …>) -> tensor<?xi32, …>
+    stands in place of the positions.
+
     Expects positions below `length` at run time. Leaves no rope.
     """
 
@@ -41,13 +45,27 @@ class RopeTable(ModulePass):
             raise PassFailedException(f"length is {self.length}, expected at least 1")
         for function in op.ops:
             tables: dict[tuple[Attribute, ...], SSAValue] = {}
+            rows: dict[tuple[SSAValue, ...], SSAValue] = {}
             for rope in [inner for inner in function.walk() if isinstance(inner, RopeOp)]:
                 key = (rope.rotary_dim, rope.theta, rope.scaling)
                 if key not in tables:
                     tables[key] = insert_table(rope, self.length)
-                Rewriter.replace_op(rope, rotation(rope, tables[key]))
+                Rewriter.replace_op(rope, rotation(rope, tables[key], self.rows(rope, rows)))
             if not tables and isinstance(function, FuncOp):
                 signature.note_idle(function, [{"pass": "rope-table", "reason": "no transformer.rope"}])
+
+    def rows(self, rope: RopeOp, known: dict[tuple[SSAValue, ...], SSAValue]) -> SSAValue:
+        """The rows of the table that `rope` turns by: its positions, or of a table of two sets of frequencies what its lengths choose."""
+        original = original_length(rope.scaling)
+        if rope.lengths is None or original is None or self.length <= original:
+            return rope.positions
+        key = (rope.positions, rope.lengths)
+        if key not in known:
+            made = RopeRowOp(*key, length=self.length, original=original)
+            made.result.name_hint = "rope_row"
+            Rewriter.insert_op(made, InsertPoint.before(rope))
+            known[key] = made.result
+        return known[key]
 
 
 def insert_table(rope: RopeOp, length: int) -> SSAValue:
@@ -60,11 +78,11 @@ def insert_table(rope: RopeOp, length: int) -> SSAValue:
     return table.result
 
 
-def rotation(rope: RopeOp, table: SSAValue) -> RotateOp:
-    """`rope` with the rows of `table`; the location and other discardable attributes stay."""
+def rotation(rope: RopeOp, table: SSAValue, rows: SSAValue) -> RotateOp:
+    """`rope` with `rows` of `table`; the location and other discardable attributes stay."""
     rotate = RotateOp(
         rope.x,
-        rope.positions,
+        rows,
         table,
         heads=rope.heads.value.data,
         head_dim=rope.head_dim.value.data,

@@ -8,9 +8,10 @@ from xdsl.ir import Operation
 
 from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.tile import AttendOp, ContractExpertsOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.passes.contractions import FEW_ROWS, most_columns, reductions_on_the_way, takes_words, weight_bits
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, held_bits, most_columns, parts, stored_values, weight_bits
-from lamella.passes.registers import MOST, registers
+from lamella.passes.feasibility import Parts, parts, stored_values
+from lamella.passes.registers import MOST, THREADS, registers
 from lamella.passes.row_parts import row_parts
 
 SMALL, LARGE = 2 << 20, 32 << 20
@@ -19,8 +20,8 @@ SMALL, LARGE = 2 << 20, 32 << 20
 WARP_BYTES = 8192
 """Bytes of weights that a program of one warp takes: 64 registers a thread."""
 
-HELD, HELD_PACKED = 256 * 256, 256 * 384
-"""Bytes of registers of a program for weights as they were loaded: 64 a thread of 256, and more where scales lie beside packed words."""
+HELD = 256 * 256
+"""Bytes of registers of a program for weights as they were loaded: 64 a thread of 256."""
 
 MAX_ROW = 8192
 """Columns a row program keeps at once; longer rows are taken in chunks."""
@@ -60,21 +61,42 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     """
     split = parts(ops)
     k = shape_of(split.contracts[0].x)[1]
-    bits, held = max(weight_bits(c) for c in split.contracts), max(held_bits(c) for c in split.contracts)
-    most = HELD if held == bits else HELD_PACKED
+    bits = max(weight_bits(c) for c in split.contracts)
     side_by_side = max(len(c) for c in split.components)
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
-    need = max(minimum_columns(split, i) for i in range(len(split.components)))
+    need = needed_columns(split)
     total = sum(shape_of(c.result)[1] for c in split.contracts) * k * bits // 8
+    if bits < 16 and all(takes_words(c) for c in split.contracts):
+        return packed_schedule(split, bits, target)
     if total <= SMALL and k * bits // 8 * need <= WARP_BYTES:
         return ScheduleAttr.of("gemv", rows=need, k=min(power_of_two(k), 1024), warps=1)
     block_k = columns_at_once(k) if total > LARGE else min(power_of_two(k), 2048)
     padded = -(-k // block_k) * block_k
     rows = max(1, power_of_two(16384 // (min(padded, 2048) * bits // 8) + 1) // 2)
-    while rows > 1 and (columns // rows < 3 * target.multiprocessors or rows * padded * side_by_side * held // 8 > most):
+    while rows > 1 and (columns // rows < 3 * target.multiprocessors or rows * padded * side_by_side * bits // 8 > HELD):
         rows //= 2
     rows = max(min(rows, 16), need)
     warps = 8 if rows * padded * side_by_side * bits // 8 >= 16384 else 4
+    return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
+
+
+def packed_schedule(split: Parts, bits: int, target: Device) -> ScheduleAttr:
+    """One token and packed words: 16 rows of numbers of 4 bits a program, 8 of 8, so that what x takes is shared by many of them.
+
+    Fewer where the grid would not fill the device three times. Four warps, more where the words of whole rows take more than 64 registers
+    a thread. Measured on an H200 against 1 to 16 rows and 1 to 8 warps with the shapes of Llama-3.1-8B: benchmarks/results.
+    """
+    k = shape_of(split.contracts[0].x)[1]
+    side_by_side = max(len(c) for c in split.components)
+    columns = sum(shape_of(c[0].result)[1] for c in split.components)
+    most = 2048 if bits == 8 else 2048 // side_by_side
+    block_k = min(columns_at_once(k), most) if k > most else power_of_two(k)
+    rows = max(1, 64 // bits // side_by_side)
+    while rows > 1 and columns // rows < 3 * target.multiprocessors:
+        rows //= 2
+    rows = max(rows, needed_columns(split))
+    words = rows * side_by_side * padded_to(block_k, k) * bits // 32
+    warps = 8 if words > 64 * 4 * THREADS else 4 if words > 16 * 2 * THREADS else 2
     return ScheduleAttr.of("gemv", rows=rows, k=block_k, warps=warps)
 
 
@@ -90,22 +112,54 @@ def padded_to(size: int, k: int) -> int:
 
 
 def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
-    """Several tokens: tensor-core tiles of m tokens by n columns, k at a time, loads `stages` tiles ahead."""
+    """Several tokens: tensor-core tiles of m tokens by n columns, k at a time, loads `stages` tiles ahead; few tokens are `swap`ped."""
     split = parts(ops)
     tokens, k = shape_of(split.contracts[0].x)
     exact = element_of(split.contracts[0].x) == "f32"
+    if tokens <= FEW_ROWS and not exact:
+        return few_tokens_schedule(split, target)
     side_by_side = max(len(c) for c in split.components)
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
     m = min(max(16, power_of_two(tokens)), 64 if exact else 128)
     n = 128 // side_by_side if m >= 64 and not exact else 32
     while n > 16 and -(-tokens // m) * (columns // n) < target.multiprocessors:
         n //= 2
-    need = max(minimum_columns(split, i) for i in range(len(split.components)))
-    n = max(n, need, 16)
+    n = max(n, needed_columns(split), 16)
     block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), 32 if exact else 64 if m >= 64 else 128))
     warps = 8 if m * n * side_by_side >= 128 * 128 else 4
     stages = 2 if exact else 3 if m >= 64 else 4
-    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages)
+    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages, swap=0, splits=1)
+
+
+def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
+    """Few tokens: bound by the weights, which are read once. A warp takes 16 weight rows, and their columns lie in flight in shared memory.
+
+    More tokens take more rows a program, for each reads all of x from the cache; and where tiles of rows are too few to keep the device
+    busy, up to four programs share the columns of one. Measured on an H200 with the shapes of Llama-3.1-8B, 8 and 32 tokens:
+    benchmarks/results.
+    """
+    tokens, k = shape_of(split.contracts[0].x)
+    side_by_side = max(len(c) for c in split.components)
+    columns = sum(shape_of(c[0].result)[1] for c in split.components)
+    m = max(8, power_of_two(tokens))
+    n, busy = (32, 3 * target.multiprocessors) if m <= 16 else (64, 2 * target.multiprocessors)
+    block_k = 64 if m > 16 and side_by_side > 1 else 128
+    block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), block_k))
+    shape = ScheduleAttr.of("mma", m=m, n=n, k=block_k, swap=1, splits=1)
+    whole = bool(reductions_on_the_way(split, shape)) or any(isinstance(op, ReduceOp) for op in split.prologue)
+    splits, trips = 1, -(-k // block_k)
+    while not whole and splits < 4 and -(-columns // n) * splits < busy and trips >= 8 * splits:
+        splits *= 2
+    while whole and n > 16 and -(-columns // n) < target.multiprocessors:
+        n //= 2
+    n = max(n, needed_columns(split))
+    stages = 3 if -(-columns // n) * splits >= busy else 5
+    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=max(1, min(8, n // 16)), stages=stages, swap=1, splits=splits)
+
+
+def needed_columns(split: Parts) -> int:
+    """Columns one program must hold for the epilogue of any component."""
+    return max(minimum_columns(split, i) for i in range(len(split.components)))
 
 
 def experts_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
@@ -125,14 +179,22 @@ def experts_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
 
 
 def expert_tiles_schedule(ops: Sequence[Operation]) -> ScheduleAttr:
-    """Many tokens: tensor-core tiles of `m` choices by `n` weight rows of one expert, `k` columns at a time."""
+    """Many tokens: tensor-core tiles of `m` sorted choices by `n` weight rows of an expert, `k` columns at a time.
+
+    About as many choices as an expert has on average: a tile then meets two experts, and each reads its weights for little more than its own.
+    """
     contracts = [op for op in ops if isinstance(op, ContractExpertsOp)]
     choices, k = shape_of(contracts[0].result)[0], shape_of(contracts[0].x)[1]
     exact = element_of(contracts[0].x) == "f32"
-    m = min(max(16, power_of_two(choices)), 64)
+    m = min(max(16, power_of_two(-(-choices // contracts[0].experts.value.data))), 64)
     n = 32 if exact else 128 // len(contracts)
     block_k = min(max(16, power_of_two(k)), 32 if exact else 64)
     return ScheduleAttr.of("expert_tiles", m=m, n=n, k=block_k, warps=4, stages=2 if exact else 3)
+
+
+def sort_schedule() -> ScheduleAttr:
+    """A program finds the places of `rows` choices, looking at as many others at a time."""
+    return ScheduleAttr.of("sort", rows=64, warps=4)
 
 
 def route_schedule(experts: int) -> ScheduleAttr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -16,6 +17,7 @@ from lamella.dialects.attributes import element_type_of
 from lamella.dialects.messages import subject
 from lamella.dialects.transformer import LinearOp, SliceColumnsOp, SliceRowsOp
 from lamella.passes.fold_constants import FoldConstants
+from lamella.passes.packed_rows import move_rows
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,20 @@ def note(function: FuncOp, miss: str) -> None:
     signature.note_idle(function, [{"pass": "split-linears", "reason": reason}])
 
 
+def taken(weight: SSAValue, start: int, size: int) -> SliceRowsOp:
+    """Rows of a weight, or of a part of one that is packed, under its name."""
+    op = SliceRowsOp(weight, start=start, size=size)
+    op.result.name_hint = weight.name_hint
+    return op
+
+
 def split_linear(linear: LinearOp, slices: list[SliceColumnsOp]) -> None:
     """Replaces the slices of a linear by linears, and erases it."""
     for part in slices:
         start, size = part.start.value.data, part.size.value.data
         rows: list[SSAValue] = []
         for weight in (linear.weight, *((linear.bias,) if linear.bias is not None else ())):
-            taken = SliceRowsOp(weight, start=start, size=size)
-            taken.result.name_hint = weight.name_hint
-            Rewriter.insert_op(taken, InsertPoint.before(linear))
-            rows.append(taken.result)
+            rows.append(move_rows(weight, partial(taken, start=start, size=size), linear))
         made = LinearOp(linear.x, rows[0], rows[1] if len(rows) > 1 else None, element=element_type_of(part.result))
         made.attributes.update(part.attributes)
         made.result.name_hint = part.result.name_hint

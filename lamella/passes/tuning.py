@@ -20,8 +20,9 @@ from xdsl.ir import Operation
 from lamella.dialects.attributes import ELEMENT_BYTES, attributes_of, element_of, shape_of
 from lamella.dialects.tile import AttendOp, ContractOp, FusedOp, LedgerEntryAttr, ReduceOp, ScheduleAttr
 from lamella.errors import OutputError, PassError
+from lamella.passes.contractions import FEW_ROWS, most_columns, weight_kind
 from lamella.passes.device import Device
-from lamella.passes.feasibility import most_columns, parts, weight_kind
+from lamella.passes.feasibility import Parts, parts
 from lamella.passes.registers import registers
 from lamella.passes.schedules import minimum_columns, power_of_two
 
@@ -197,7 +198,7 @@ def why_not(
     odd = next((name for name, value in sorted(options.items()) if name in BLOCKS and value != power_of_two(value)), None)
     if odd is not None:
         return f"{odd} = {options[odd]} is no power of two"
-    reason = _attend_limits(options, ops, longest, target) if skeleton == "attend" else _contract_limits(skeleton, options, ops)
+    reason = _attend_limits(options, ops, longest, target) if skeleton == "attend" else _contract_limits(skeleton, options, ops, target)
     if reason is not None:
         return reason
     used = shared_memory(skeleton, options, ops)
@@ -207,16 +208,44 @@ def why_not(
     return f"it needs {estimate} registers a thread of {REGISTERS}" if estimate > REGISTERS else None
 
 
-def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Operation]) -> str | None:
+def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Operation], target: Device) -> str | None:
     split = parts(ops)
     need = max(minimum_columns(split, i) for i in range(len(split.components)))
     name = "rows" if skeleton == "gemv" else "n"
     if options[name] < need:
         return f"{name} = {options[name]} is less than the {need} columns that the epilogue needs in one program"
-    small = next((n for n in ("m", "n", "k") if skeleton == "mma" and options[n] < 16), None)
+    if skeleton == "mma":
+        reason = _few_limits(options, split, target)
+        if reason is not None:
+            return reason
+    least = {"m": 8 if options.get("swap") == 1 else 16, "n": 16, "k": 16}
+    small = next((n for n in least if skeleton == "mma" and options[n] < least[n]), None)
     if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:
         return f"k = {options['k']} is more columns than share a scale"
-    return None if small is None else f"{small} = {options[small]} is less than the 16 of a tensor core"
+    return None if small is None else f"{small} = {options[small]} is less than the {least[small]} of a tensor core"
+
+
+def _few_limits(options: Mapping[str, int], split: Parts, target: Device) -> str | None:
+    """What holds of swapped operands and split columns."""
+    tokens, k = shape_of(split.contracts[0].x)
+    if options["swap"] not in (0, 1) or options["splits"] < 1:
+        return f"swap = {options['swap']} and splits = {options['splits']}, expected 0 or 1, and at least 1"
+    if options["swap"] == 1 and options["m"] > FEW_ROWS:
+        return f"m = {options['m']} tokens are too many to be columns of a product, at most {FEW_ROWS}"
+    if options["splits"] == 1:
+        return None
+    if any(isinstance(op, ReduceOp) for op in split.prologue):
+        return "a reduction of x needs all its columns in one program"
+    if options["m"] < tokens:
+        return f"columns are shared by programs of one tile of tokens, and {tokens} take several"
+    if -(-k // options["k"]) < 2 * options["splits"]:
+        return f"{k} columns are less than two trips of {options['k']} for each of {options['splits']} programs"
+    trips = -(-k // options["k"])
+    runs = -(-trips // -(-trips // options["splits"]))
+    if runs != options["splits"]:
+        return f"{trips} trips in whole ones make {runs} runs, not {options['splits']}"
+    tiles = sum(-(-shape_of(c[0].result)[1] // options["n"]) for c in split.components)
+    return f"{tiles} tiles would count their arrivals, and there are {target.counters} counters" if tiles > target.counters else None
 
 
 def _attend_limits(options: Mapping[str, int], ops: Sequence[Operation], longest: int, target: Device) -> str | None:
@@ -228,8 +257,8 @@ def _attend_limits(options: Mapping[str, int], ops: Sequence[Operation], longest
     if small is not None:
         return f"{small} = {options[small]} is less than the 16 of a tensor core"
     groups = shape_of(attend.block_table)[0] * attend.kv_heads.value.data * -(-longest // options["queries"])
-    if options["splits"] > 1 and groups > target.multiprocessors:
-        return f"{groups} groups of programs would count their arrivals, and there are {target.multiprocessors} counters"
+    if options["splits"] > 1 and groups > target.counters:
+        return f"{groups} groups of programs would count their arrivals, and there are {target.counters} counters"
     return None
 
 

@@ -128,7 +128,7 @@ def requests(manifest: Manifest, files: KernelFiles, *, dependent_launch: bool =
     import torch
 
     types = {"*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16, "*i32": torch.int32, "*i8": torch.int8}
-    types |= {"*u8": torch.uint8, "*i16": torch.int16, "*i64": torch.int64, "*i1": torch.bool}
+    types |= {"*u8": torch.uint8, "*i16": torch.int16, "*i64": torch.int64, "*i1": torch.bool, "*fp8e4nv": torch.float8_e4m3fn}
 
     def launch(function: Any, kernel: Kernel) -> None:
         signature = function.__globals__.get("SIGNATURE")

@@ -17,7 +17,7 @@ from lamella.runtime.executor import Kernels, MemoryExecutor, Progress
 from lamella.runtime.interpret import interpreting
 from lamella.runtime.kernel_files import KernelFiles
 from lamella.runtime.manifest import Bucket, Launch
-from lamella.runtime.memory import Memory
+from lamella.runtime.memory import Memory, ran_out
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,10 @@ class Step:
 
 
 class CudaExecutor(MemoryExecutor):
-    """Replays one CUDA graph a bucket. All addresses are static: a step is inputs filled in place, one replay, outputs read in place.
+    """Replays one CUDA graph a bucket, and another for several steps of one that advances itself. All addresses are static: a step is inputs
+    filled in place, one replay, outputs read in place.
 
-    Graphs are captured from one shared pool, largest bucket first. With `graphs=False` the same launches run one by one.
+    Graphs are captured from one shared pool, largest first. With `graphs=False` the same launches run one by one.
     """
 
     def __init__(self, memory: Memory, kernels: Kernels, *, graphs: bool = True) -> None:
@@ -49,56 +50,72 @@ class CudaExecutor(MemoryExecutor):
         self._steps: dict[tuple, tuple[Step, ...]] = {}
         self._graphs: dict[tuple, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
+        self._graph_bytes = 0
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
+    @property
+    def graph_bytes(self) -> int:
+        return self._graph_bytes
+
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None, *, steps: int = 1) -> None:
         wanted = self.manifest.buckets if buckets is None else tuple(buckets)
-        fresh = [b for b in wanted if b.key not in self._steps]
+        # A later, smaller graph then finds what the largest one needed already in the pool.
+        ordered = sorted(wanted, key=lambda b: (b.tokens, b.sequences, b.logit_rows), reverse=True)
+        fresh = [(b, n) for b in ordered for n in dict.fromkeys((steps if b.advance else 1, 1)) if (b.key, n) not in self._steps]
         if not fresh:
             return
         with torch.cuda.device(self.device):
-            bound = {b.key: tuple(self._bind(b, launch) for launch in b.launches) for b in fresh}
-            _compile([step.compile for steps in bound.values() for step in steps], progress)
-            # A later, smaller graph then finds what the largest one needed already in the pool.
-            for bucket in sorted(fresh, key=lambda b: (b.tokens, b.sequences, b.logit_rows), reverse=True):
-                self._warm_up(bucket, bound[bucket.key])
-                self._steps[bucket.key] = bound[bucket.key]
+            bound = {(b.key, n): tuple(self._bind(b, *launch) for step in self.bound(b, n) for launch in step) for b, n in fresh}
+            _compile([step.compile for bucket, n in fresh if n == 1 for step in bound[bucket.key, 1]], progress)
+            for bucket, n in fresh:
+                self._warm_up(bucket, n, bound[bucket.key, n])
+                self._steps[bucket.key, n] = bound[bucket.key, n]
 
-    def launch(self, bucket: Bucket) -> None:
-        if bucket.key not in self._steps:
-            self.prepare([bucket])
+    def launch(self, bucket: Bucket, steps: int = 1) -> None:
+        key = bucket.key, steps
+        if key not in self._steps:
+            self.prepare([bucket], steps=steps)
         with torch.cuda.device(self.device):
-            graph = self._graphs.get(bucket.key)
+            graph = self._graphs.get(key)
             if graph is not None:
                 graph.replay()
             else:
-                _run(self._steps[bucket.key])
+                _run(self._steps[key])
 
-    def _bind(self, bucket: Bucket, launch: Launch) -> Step:
+    def _bind(self, bucket: Bucket, launch: Launch, args: list[torch.Tensor]) -> Step:
         function, kernel = self._functions[launch.kernel], self.manifest.kernels[launch.kernel]
-        args = [self.memory.view(bucket, ref) for ref in launch.args]
         options = launch_options(function, kernel, self._dependent_launch)
         if launch is bucket.launches[0]:
             # Later launches read the inputs before they wait, so the step before has to have ended.
             options.pop("launch_pdl", None)
         return Step(partial(function.warmup, *args, grid=launch.grid, **options), partial(function[launch.grid], *args, **options))
 
-    def _warm_up(self, bucket: Bucket, steps: tuple[Step, ...]) -> None:
-        """Run the launches once, so that every module is loaded, then capture them; inputs and owned cache blocks stay as they were.
+    def _warm_up(self, bucket: Bucket, count: int, steps: tuple[Step, ...]) -> None:
+        """Run the launches once, so that every module is loaded, then capture them and run the graph once, which puts it on the device;
+        inputs and owned cache blocks stay as they were.
 
         With all inputs zero every token is padding (query_start[B] = 0): it writes to the null block and attends to nothing. Only inputs
         that the step itself advances change, and they are put back.
         """
         inputs = self.inputs(bucket)
         saved = {name: tensor.clone() for name, tensor in inputs.items()}
-        for tensor in inputs.values():
-            tensor.zero_()
         try:
+            _zero(inputs.values())
             _run(steps)
             torch.cuda.synchronize()
             if self._use_graphs:
-                self._graphs[bucket.key] = self._capture(steps)
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemoryError(f"the graph of bucket {bucket.key} does not fit", remedy="fewer cache tokens") from error
+                torch.cuda.empty_cache()  # as a capture does, whose own memory is counted here
+                before, _ = torch.cuda.mem_get_info(self.device)
+                graph = self._capture(steps)
+                _zero(inputs.values())
+                graph.replay()
+                torch.cuda.synchronize()
+                self._graphs[bucket.key, count] = graph
+                self._graph_bytes += max(0, before - torch.cuda.mem_get_info(self.device)[0])
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            what = f"the graph of {count} step{'s' * (count > 1)} of bucket {bucket.key} does not fit"
+            raise OutOfMemoryError(what, remedy="fewer cache tokens, or fewer steps a replay") from error
         finally:
             for name, tensor in inputs.items():
                 tensor.copy_(saved[name])
@@ -111,6 +128,11 @@ class CudaExecutor(MemoryExecutor):
         if self._pool is None:
             self._pool = graph.pool()
         return graph
+
+
+def _zero(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
+        tensor.zero_()
 
 
 def _run(steps: Iterable[Step]) -> None:

@@ -14,11 +14,14 @@ import torch
 
 from lamella.errors import LamellaError, ManifestError, PromptError
 from lamella.runtime.executor import Executor
-from lamella.runtime.manifest import Bucket
+from lamella.runtime.manifest import Bucket, Manifest
 from lamella.runtime.memory import BlockAllocator
+from lamella.runtime.ragged import Ragged, pieces
 from lamella.runtime.sampling_parameters import SamplingParameters
 
 GREEDY = SamplingParameters()
+MOST_STEPS = 64
+"""Decode steps in one replay; what a stop throws away grows with them, and so does the graph."""
 
 
 @dataclass
@@ -71,16 +74,16 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Pending:
-    """A token on its way to the host."""
+    """Tokens on their way to the host, one a step."""
 
-    value: torch.Tensor
+    values: torch.Tensor
     ready: torch.cuda.Event | None = None
 
-    def read(self) -> int:
-        """Wait for it, and only for it."""
+    def read(self) -> list[int]:
+        """Wait for them, and only for them."""
         if self.ready is not None:
             self.ready.synchronize()
-        return int(self.value[0])
+        return self.values.tolist()
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ def token_limit(prompt_ids: Sequence[int], max_new_tokens: int | None, vocabular
         raise PromptError("the prompt holds an id outside the vocabulary", expected=f"0 to {vocabulary - 1}", got=str(bad))
     room = context - len(prompt_ids)
     if room < 1:
-        raise PromptError("the prompt is longer than the context", expected=f"at most {context - 1} tokens", got=str(len(prompt_ids)))
+        expected, remedy = f"at most {context - 1} tokens", "shorten it, or give the model a larger max_context where it has one"
+        raise PromptError("the prompt is longer than the context", expected=expected, got=str(len(prompt_ids)), remedy=remedy)
     if max_new_tokens is None:
         return room
     if max_new_tokens < 1:
@@ -119,6 +123,14 @@ def token_limit(prompt_ids: Sequence[int], max_new_tokens: int | None, vocabular
     return max_new_tokens
 
 
+def step_count(asked: int | None, default: int = 1) -> int:
+    """How many decode steps run together. Raises PromptError."""
+    steps = default if asked is None else asked
+    if not 1 <= steps <= MOST_STEPS:
+        raise PromptError("bad steps_per_replay", expected=f"1 to {MOST_STEPS}", got=str(steps))
+    return steps
+
+
 class Session:
     """Runs prompts through an executor, one sequence at a time. All sizes come from the manifest's buckets."""
 
@@ -127,10 +139,13 @@ class Session:
         self.executor = executor
         self.manifest = executor.manifest
         self.allocator = allocator or BlockAllocator(executor.caches[0].shape[0])
-        single = [b for b in self.manifest.buckets if b.sequences == 1]
-        self.prefill_buckets = [b for b in single if not b.advance]
-        self.decode_bucket = next((b for b in single if b.advance), None)
+        # One sequence also runs in a bucket of several, whose other sequences are empty.
+        fewest = sorted(self.manifest.buckets, key=lambda b: b.sequences)
+        prefill = [b for b in fewest if not b.advance]
+        self.prefill_buckets = [b for b in prefill if b.sequences == prefill[0].sequences]
+        self.decode_bucket = next((b for b in fewest if b.advance), None)
         self.busy = False
+        self.longest_short = _longest_short(self.manifest)
 
     def stream(
         self,
@@ -140,46 +155,69 @@ class Session:
         *,
         stop_ids: Sequence[int] | None = None,
         ignore_eos: bool = False,
+        steps_per_replay: int = 1,
     ) -> Continuation:
         """The tokens that follow `prompt_ids`, until one of `stop_ids`, which default to the model's eos.
 
-        `max_new_tokens` None means up to the model's context. `ignore_eos` stops at nothing. Checks happen at once, work as tokens are
+        `max_new_tokens` None means up to the model's context. `ignore_eos` stops at nothing. The host waits once for each
+        `steps_per_replay` tokens, which come together; they are the same for any number. Checks happen at once, work as tokens are
         asked for. Raises PromptError; iterating raises OutOfMemoryError when the cache is full.
         """
         limit = self.check(prompt_ids, max_new_tokens)
+        group = step_count(steps_per_replay)
         stops = frozenset(() if ignore_eos else self.manifest.model.eos if stop_ids is None else stop_ids)
         timings = Timings()
-        return Continuation(self._stream(list(prompt_ids), limit, sampling, stops, timings), timings)
+        return Continuation(self._stream(list(prompt_ids), limit, sampling, stops, timings, group), timings)
 
     def check(self, prompt_ids: Sequence[int], max_new_tokens: int | None) -> int:
         """How many tokens may follow. Raises PromptError for a prompt (or prompt and new tokens) that cannot be run."""
         return token_limit(prompt_ids, max_new_tokens, self.manifest.model.vocabulary, self.manifest.max_context)
 
     def _stream(
-        self, ids: list[int], limit: int, sampling: SamplingParameters, stops: frozenset[int], timings: Timings
+        self, ids: list[int], limit: int, sampling: SamplingParameters, stops: frozenset[int], timings: Timings, group: int
     ) -> Generator[int, None, str]:
-        # The host reads a GPU's tokens one step behind: the next step is queued before this one's token is known. What overshoots
-        # a stop is dropped; it wrote only to blocks of this sequence.
+        # The host reads a GPU's tokens one launch behind: the next steps are queued before these tokens are known. What overshoots
+        # a stop is dropped; it wrote only to blocks of this sequence, behind all positions that anyone reads. Fewer steps than a
+        # group are left at the end: they run one by one, so that none overshoots the blocks.
         lookahead = 1 if self.executor.device.type == "cuda" else 0
         with self._sequence(len(ids) + limit) as blocks:
             start = time.perf_counter()
             first = self._prefill(ids, blocks, sampling)
-            pending, launched = deque([self._read(first)]), 1
+            pending, launched, count, made = deque([self._read(first[None])]), 1, 0, list[int]()
             decode = self._begin_decode(len(ids), blocks, sampling, first) if limit > 1 else None
-            for count in range(limit):
+            while count < limit:
                 while decode is not None and launched < limit and len(pending) <= lookahead:
-                    pending.append(self._read(decode()))
-                    launched += 1
-                token = pending.popleft().read()
+                    left = min(limit - launched, self._steps_alike(len(ids), launched, limit))
+                    if left == 0 and pending:
+                        break
+                    if left == 0:
+                        # The text outgrows its frequencies: all of it is rotated by the others, as transformers does.
+                        first = self._prefill([*ids, *made], blocks, sampling)
+                        pending.append(self._read(first[None]))
+                        launched += 1
+                        decode = self._begin_decode(len(ids) + len(made), blocks, sampling, first)
+                        continue
+                    steps = group if group <= left else 1
+                    pending.append(self._read(decode(steps)))
+                    launched += steps
+                tokens = pending.popleft().read()
+                made += tokens
                 now = time.perf_counter()
                 if count == 0:
                     timings.prefill, start = now - start, now
-                else:
-                    timings.decode, timings.decoded = now - start, count
-                if token in stops:
-                    return "eos"
-                yield token
+                for token in tokens:
+                    if count > 0:
+                        timings.decode, timings.decoded = now - start, count
+                    if token in stops:
+                        return "eos"
+                    yield token
+                    count += 1
         return "length"
+
+    def _steps_alike(self, prompt: int, launched: int, limit: int) -> int:
+        """Decode steps until a text that began with `prompt` tokens is too long for the frequencies it is rotated by; `limit` where it never is."""
+        beyond = None if self.longest_short is None else self.longest_short + 1 - prompt
+        return limit if beyond is None or not 0 < beyond >= launched else beyond - launched
 
     def forward_logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> torch.Tensor:
         """Teacher-forced logits, float32 [len(rows), V] on the CPU: row r holds those after ids[r]. All rows when None.
@@ -214,44 +252,61 @@ class Session:
     ) -> StepResult:
         """One step over a ragged batch of the caller's own sequences and blocks, padded to `bucket` (None: the smallest that fits).
 
-        Lengths: N, N, B+1, B, B rows, R, R. Padding rows belong to no sequence. Raises ManifestError when no bucket fits.
+        A batch that fits none runs in pieces: neighbouring sequences that go together, a long one in chunks.
+        Lengths: N, N, B+1, B, B rows, R, R. Padding rows belong to no sequence. Raises ManifestError when not even one token fits.
         """
-        longest = max(b - a for a, b in pairwise(query_start))
-        sizes = (len(tokens), len(context_len), longest, len(logit_rows))
-        bucket = bucket or self.bucket_for(*sizes)
-        row_sampling = list(sampling or [GREEDY] * len(logit_rows))
+        lengths = [n for n, (a, b) in zip(context_len, pairwise(query_start), strict=True) for _ in range(b - a)]
+        rows = list(sampling or [GREEDY] * len(logit_rows))
+        batch = Ragged(tokens, positions, query_start, context_len, block_table, logit_rows, rows, lengths)
+        if bucket is not None or self._fitting(*batch.sizes):
+            return self._run_step(batch, bucket or self.bucket_for(*batch.sizes))
+        found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for part, own in pieces(batch, lambda sizes: bool(self._fitting(*sizes)), self._chunks):
+            made = self._run_step(part, self.bucket_for(*part.sizes))
+            found.update({i: (made.logits[k], made.next[k]) for k, i in enumerate(own)})
+        if not found:
+            return StepResult(torch.empty(0, self.manifest.model.vocabulary), torch.empty(0, dtype=torch.int32))
+        return StepResult(torch.stack([found[i][0] for i in sorted(found)]), torch.stack([found[i][1] for i in sorted(found)]))
+
+    def _run_step(self, batch: Ragged, bucket: Bucket) -> StepResult:
+        """A batch that the bucket holds."""
         self._fill(
             bucket,
             {
-                "tokens": tokens,
-                "positions": positions,
+                "tokens": batch.tokens,
+                "positions": batch.positions,
                 # Sequences that pad the bucket are empty: they start where the last real one ends.
-                "query_start": [*query_start, *[query_start[-1]] * (bucket.sequences - len(context_len))],
-                "context_len": context_len,
-                "logit_rows": logit_rows,
-                "temperature": [s.temperature for s in row_sampling],
-                "top_k": [s.top_k for s in row_sampling],
-                "top_p": [s.top_p for s in row_sampling],
-                "seed": [s.seed for s in row_sampling],
+                "query_start": [*batch.query_start, *[batch.query_start[-1]] * (bucket.sequences - len(batch.context_len))],
+                "context_len": batch.context_len,
+                "text_length": batch.text_length,
+                "logit_rows": batch.logit_rows,
+                "temperature": [s.temperature for s in batch.sampling],
+                "top_k": [s.top_k for s in batch.sampling],
+                "top_p": [s.top_p for s in batch.sampling],
+                "seed": [s.seed for s in batch.sampling],
             },
-            block_table,
+            batch.block_table,
         )
         self.executor.launch(bucket)
-        count = len(logit_rows)
+        count = len(batch.logit_rows)
         logits, following = self.executor.output(bucket, "logits"), self.executor.output(bucket, "next")
         return StepResult(logits[:count].float().clone(), following[:count].clone())
 
     def bucket_for(self, tokens: int, sequences: int, longest_query: int, logit_rows: int) -> Bucket:
         """The smallest bucket (a step that does not advance itself first) that holds a ragged batch. Raises ManifestError."""
-        fitting = [
-            b
-            for b in self.manifest.buckets
-            if b.tokens >= tokens and b.sequences >= sequences and b.longest_query >= longest_query and b.logit_rows >= logit_rows
-        ]
+        fitting = self._fitting(tokens, sequences, longest_query, logit_rows)
         if not fitting:
             asked = f"{tokens} tokens, {sequences} sequences, longest query {longest_query}, {logit_rows} logit rows"
             raise ManifestError("no bucket of the compiled program holds this batch", got=asked, remedy="compile a larger bucket")
         return min(fitting, key=lambda b: (b.tokens, b.sequences, b.logit_rows, b.advance))
+
+    def _fitting(self, tokens: int, sequences: int, longest_query: int, logit_rows: int) -> list[Bucket]:
+        """The buckets that hold a ragged batch."""
+        return [
+            b
+            for b in self.manifest.buckets
+            if b.tokens >= tokens and b.sequences >= sequences and b.longest_query >= longest_query and b.logit_rows >= logit_rows
+        ]
 
     @contextmanager
     def _sequence(self, tokens: int) -> Iterator[list[int]]:
@@ -281,7 +336,7 @@ class Session:
         """
         candidates = self.prefill_buckets or ([self.decode_bucket] if self.decode_bucket else [])
         if not candidates:
-            raise ManifestError("the compiled program has no bucket for a single sequence")
+            raise ManifestError("the compiled program has no buckets")
         if wanted and self.decode_bucket and self.decode_bucket not in candidates:
             candidates = [*candidates, self.decode_bucket]
         start = 0
@@ -305,8 +360,9 @@ class Session:
             {
                 "tokens": ids[chunk.start : chunk.end],
                 "positions": range(chunk.start, chunk.end),
-                "query_start": [0, count],
+                "query_start": [0, *[count] * chunk.bucket.sequences],
                 "context_len": [chunk.end],
+                "text_length": [len(ids)] * count,
                 "logit_rows": rows,
                 "temperature": [sampling.temperature] * len(rows),
                 "top_k": [sampling.top_k] * len(rows),
@@ -319,37 +375,51 @@ class Session:
 
     def _begin_decode(
         self, position: int, blocks: list[int], sampling: SamplingParameters, first: torch.Tensor
-    ) -> Callable[[], torch.Tensor]:
-        """Fill the decode bucket for the token at `position`, which is copied from `first` on the device; returns one step.
+    ) -> Callable[[int], torch.Tensor]:
+        """Fill the decode bucket for the token at `position`, which is copied from `first` on the device; returns what runs so many steps.
 
-        Every step feeds the next: the program writes the new token, position and context length over its own inputs.
+        Every step feeds the next: the program writes the new token, position and context length over its own inputs. Without a decode
+        bucket the smallest other one runs a token at a time, filled anew for each.
         """
-        bucket = self.decode_bucket
-        if bucket is None:
-            raise ManifestError("the compiled program has no decode bucket", expected="one with advance for 1 sequence")
-        following = first[:1].clone()  # the output may lie in an input of this very bucket
-        self._fill(
-            bucket,
-            {
-                "tokens": [0],
-                "positions": [position],
-                "query_start": [0, 1],
-                "context_len": [position + 1],
-                "logit_rows": [0],
-                "temperature": [sampling.temperature],
-                "top_k": [sampling.top_k],
-                "top_p": [sampling.top_p],
-                "seed": [sampling.seed],
-            },
-            [blocks],
-        )
-        self.executor.inputs(bucket)["tokens"].copy_(following)
+        bucket = self.decode_bucket or min(self.prefill_buckets, key=lambda b: b.tokens)
 
-        def step() -> torch.Tensor:
-            self.executor.launch(bucket)
-            return self.executor.output(bucket, "next")
+        def fill(position: int, following: torch.Tensor) -> None:
+            self._fill(
+                bucket,
+                {
+                    "tokens": [0],
+                    "positions": [position],
+                    "query_start": [0, *[1] * bucket.sequences],
+                    "context_len": [position + 1],
+                    "text_length": [position + 1],
+                    "logit_rows": [0],
+                    "temperature": [sampling.temperature],
+                    "top_k": [sampling.top_k],
+                    "top_p": [sampling.top_p],
+                    "seed": [sampling.seed],
+                },
+                [blocks],
+            )
+            self.executor.inputs(bucket)["tokens"][:1].copy_(following)
 
-        return step
+        def run(steps: int) -> torch.Tensor:
+            self.executor.launch(bucket, steps)
+            return self.executor.sampled(bucket, steps)
+
+        def run_one_by_one(steps: int) -> torch.Tensor:
+            made: list[torch.Tensor] = []
+            for _ in range(steps):
+                fill(position + len(told) - 1, told[-1])
+                self.executor.launch(bucket)
+                told.append(self.executor.output(bucket, "next")[:1].clone())
+                made.append(told[-1])
+            return torch.stack(made)
+
+        told = [first[:1].clone()]  # the output may lie in an input of this very bucket
+        if not bucket.advance:
+            return run_one_by_one
+        fill(position, told[0])
+        return run
 
     def _fill(self, bucket: Bucket, values: Mapping[str, Sequence], block_table: Sequence[Sequence[int]]) -> None:
         """Write inputs, zero beyond what is given: padding tokens have id 0, padding sequences own only the null block."""
@@ -362,12 +432,21 @@ class Session:
             host[: len(given)] = torch.tensor(list(given), dtype=tensor.dtype)
             tensor.copy_(host)
 
-    def _read(self, value: torch.Tensor) -> Pending:
-        """Start copying a token to the host; the device tensor may be overwritten right after."""
+    def _read(self, values: torch.Tensor) -> Pending:
+        """Start copying the tokens [steps, R] of row 0 to the host; the device tensor may be overwritten right after."""
         if self.executor.device.type != "cuda":
-            return Pending(value[:1].clone())
-        host = torch.empty(1, dtype=value.dtype, pin_memory=True)
-        host.copy_(value[:1], non_blocking=True)
+            return Pending(values[:, 0].clone())
+        host = torch.empty(values.shape[0], dtype=values.dtype, pin_memory=True)
+        host.copy_(values[:, 0], non_blocking=True)
         ready = torch.cuda.Event()
         ready.record()
         return Pending(host, ready)
+
+
+def _longest_short(manifest: Manifest) -> int | None:
+    """The longest text that is rotated by the first of two sets of frequencies (LongRoPE), where the program has both; else None."""
+    for constant in manifest.constants.values():
+        scaling = constant.attributes.get("scaling", {})
+        if scaling.get("rope_type") == "longrope" and constant.shape[0] > constant.attributes["length"]:
+            return int(scaling["original_max_position_embeddings"])
+    return None

@@ -112,33 +112,35 @@ class InterpretExecutor(MemoryExecutor):
         self._functions = self._files.functions()
         self._order = None if shuffle_seed is None else Random(shuffle_seed)
         self._poisoned = poisoned
-        self._steps: dict[tuple, tuple[Step, ...]] = {}
+        self._steps: dict[tuple, tuple[tuple[Step, ...], ...]] = {}
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None, *, steps: int = 1) -> None:
         for bucket in self.manifest.buckets if buckets is None else buckets:
-            if bucket.key not in self._steps:
-                self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)
+            count = steps if bucket.advance else 1
+            if (bucket.key, count) not in self._steps:
+                each = self.bound(bucket, count)
+                self._steps[bucket.key, count] = tuple(tuple(self._bind(*launch) for launch in step) for step in each)
 
-    def launch(self, bucket: Bucket) -> None:
-        if bucket.key not in self._steps:
-            self.prepare([bucket])
+    def launch(self, bucket: Bucket, steps: int = 1) -> None:
+        if (bucket.key, steps) not in self._steps:
+            self.prepare([bucket], steps=steps)
         with nearest_bfloat16(), nullcontext() if self._order is None else shuffled_programs(self._order):
-            self._run(bucket)
+            for step in self._steps[bucket.key, steps]:
+                self._run(bucket, step)
 
-    def _run(self, bucket: Bucket) -> None:
+    def _run(self, bucket: Bucket, launches: tuple[Step, ...]) -> None:
         if self._poisoned:
             self.memory.range(0, bucket.arena_bytes).fill_(POISON)
         # Padding rows and masked lanes hold NaN and infinities by design; numpy would warn about each (of a row of NaN, as a warning).
         with numpy.errstate(all="ignore"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
-            for step in self._steps[bucket.key]:
-                step.run()
-                for memory in step.dead if self._poisoned else ():
+            for launch in launches:
+                launch.run()
+                for memory in launch.dead if self._poisoned else ():
                     memory.fill_(POISON)
 
-    def _bind(self, bucket: Bucket, launch: Launch) -> Step:
+    def _bind(self, launch: Launch, args: list[torch.Tensor]) -> Step:
         function = self._functions[launch.kernel]
-        args = [self.memory.view(bucket, ref) for ref in launch.args]
         dead = tuple(self.memory.range(offset, size) for offset, size in launch.dead)
         return Step(partial(function[launch.grid], *args, **_switches(function)), dead)
 

@@ -18,7 +18,7 @@ from lamella.errors import ManifestError, nearest
 FORMAT = 1
 FILE_NAME = "manifest.json"
 POOLS = ("arena", "input", "weight", "constant", "cache")
-DTYPE_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "i1": 1}
+DTYPE_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8": 1, "i64": 8, "i32": 4, "i8": 1, "i1": 1}
 
 T = TypeVar("T")
 

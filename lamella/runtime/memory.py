@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 from random import Random
 
 import torch
 
-from lamella.errors import ManifestError, OutOfMemoryError
+from lamella.errors import ManifestError, OutOfMemoryError, PromptError
 from lamella.runtime.manifest import Bucket, Manifest, Ref
 from lamella.semantics import DTYPES
 
@@ -18,6 +20,33 @@ POISON = 0xFF
 
 RESERVE_BYTES = 1 << 30
 """CUDA memory left free beside the cache: graphs, compiled kernels, the caller's own tensors."""
+
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "size calculation overflowed")
+"""How torch, CUDA and Triton say it, in errors that have no type of their own."""
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an allocation failed: not so an illegal access, which is a fault of Lamella."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY))
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What can still be allocated, if it is known: of a GPU, or of this machine's memory and swap."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("MemAvailable:", "SwapFree:")))
+
+
+def promise(device: torch.device, size: int) -> None:
+    """Raises MemoryError where `size` bytes of a CPU's memory are more than there is: Linux would hand them out, and end who uses them."""
+    free = free_bytes(device) if device.type == "cpu" else None
+    if free is not None and size > free:
+        raise MemoryError(f"{size} bytes of {free}")
 
 
 def poison(tensor: torch.Tensor) -> None:
@@ -43,7 +72,8 @@ class BlockAllocator:
     def allocate(self, count: int) -> list[int]:
         """`count` block numbers that nobody owns. Raises OutOfMemoryError, and takes none, when there are fewer."""
         if count > len(self._free):
-            raise OutOfMemoryError("the cache is full", expected=f"{count} free blocks", got=str(len(self._free)))
+            remedy = "ask for fewer new tokens, or load the model with more cache_tokens"
+            raise OutOfMemoryError("the cache is full", expected=f"{count} free blocks", got=str(len(self._free)), remedy=remedy)
         blocks = [self._free.pop() for _ in range(count)]
         self._owned.update(blocks)
         return blocks
@@ -99,22 +129,29 @@ def reserve(
     cache_tokens: int | None = None,
     poisoned: bool = True,
 ) -> Memory:
-    """Arena and inputs first, then the cache pool, sized once (`cache_blocks`). Raises OutOfMemoryError when they do not fit.
+    """Arena and inputs first, then the cache pool, sized once (`cache_blocks`). Raises OutOfMemoryError when they do not fit, PromptError
+    for a cache of no tokens.
 
     `poisoned` fills arena and cache with NaN, otherwise they are zeroed. The null block is always zero or NaN: no query reads it.
     """
     device = torch.device(device)
+    what, needed, remedy = "the arena", manifest.arena_bytes, "a smaller max_arena, or smaller buckets"
     try:
+        promise(device, needed)
         arena = torch.zeros(manifest.arena_bytes, dtype=torch.uint8, device=device)
         inputs = {b.key: {i.name: torch.zeros(i.shape, dtype=DTYPES[i.dtype], device=device) for i in b.inputs} for b in manifest.buckets}
-        shape = _cache_shape(manifest, cache_blocks(manifest, device, cache_tokens))
+        shape = (manifest.cache.layers, *_cache_shape(manifest, cache_blocks(manifest, device, cache_tokens)))
+        what, needed, remedy = "the cache", prod(shape) * DTYPES[manifest.cache.dtype].itemsize, "a smaller max_context or cache_tokens"
+        promise(device, needed)
         # One allocation for all layers: several would each be rounded up.
-        pool = torch.zeros((manifest.cache.layers, *shape), dtype=DTYPES[manifest.cache.dtype], device=device)
+        pool = torch.zeros(shape, dtype=DTYPES[manifest.cache.dtype], device=device)
         caches = list(pool.unbind())
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        if not ran_out(error):
             raise
-        raise OutOfMemoryError(f"arena and cache do not fit on {device}", remedy="a smaller max_context or cache") from error
+        free = free_bytes(device)
+        got = None if free is None else str(free)
+        raise OutOfMemoryError(f"{what} does not fit on {device}", expected=f"{needed} free bytes", got=got, remedy=remedy) from error
     if poisoned:
         for tensor in (arena, *caches):
             poison(tensor)
@@ -125,9 +162,12 @@ def cache_blocks(manifest: Manifest, device: torch.device, cache_tokens: int | N
     """Blocks of the pool, the null block included.
 
     With `cache_tokens`: as many as hold them. On a CPU: one sequence of max_context. On CUDA: what the largest bucket's sequences can own,
-    max_context each, or less where free memory minus RESERVE_BYTES holds less. Raises OutOfMemoryError when not one block fits.
+    max_context each, or less where free memory minus RESERVE_BYTES holds less. Raises OutOfMemoryError when not one block fits, PromptError
+    for a cache of no tokens.
     """
     spec = manifest.cache
+    if cache_tokens is not None and cache_tokens < 1:
+        raise PromptError("bad cache_tokens", expected="at least 1", got=str(cache_tokens))
     if cache_tokens is not None:
         return 1 + -(-cache_tokens // spec.block)
     if device.type != "cuda":
@@ -141,6 +181,7 @@ def cache_blocks(manifest: Manifest, device: torch.device, cache_tokens: int | N
             where=str(device),
             expected=f"{2 * spec.block_bytes + RESERVE_BYTES} bytes free",
             got=str(free),
+            remedy="end what else uses the GPU, or pack the weights: quantize",
         )
     return int(min(wanted, fit))
 

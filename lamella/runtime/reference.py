@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -46,14 +47,17 @@ class ReferenceExecutor(MemoryExecutor):
         self._runs = {name: compile_body(kernel.body) for name, kernel in memory.manifest.kernels.items()}
         self._steps: dict[tuple, tuple[Step, ...]] = {}
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None, *, steps: int = 1) -> None:
         for bucket in self.manifest.buckets if buckets is None else buckets:
             if bucket.key not in self._steps:
                 self._steps[bucket.key] = tuple(self._bind(bucket, launch) for launch in bucket.launches)
 
-    def launch(self, bucket: Bucket) -> None:
+    def launch(self, bucket: Bucket, steps: int = 1) -> None:
         if bucket.key not in self._steps:
             self.prepare([bucket])
+        self.repeat(bucket, steps, partial(self._run, bucket))
+
+    def _run(self, bucket: Bucket) -> None:
         with torch.inference_mode(), threads() as available:
             self._signed(0, bucket.arena_bytes).fill_(-1)
             for step in self._steps[bucket.key]:

@@ -87,6 +87,7 @@ class Completion:
         stop_strings: Sequence[str] = (),
         stop_ids: Sequence[int] | None = None,
         ignore_eos: bool = False,
+        steps_per_replay: int = 1,
     ) -> None:
         """As `Session.stream`. Without a detokenizer the text is empty. Raises PromptError."""
         if stop_strings and detokenizer is None:
@@ -94,7 +95,9 @@ class Completion:
         if "" in stop_strings:
             raise PromptError("a stop string is empty", expected="at least one character")
         self.prompt_ids = tuple(prompt_ids)
-        self.tokens = session.stream(prompt_ids, max_new_tokens, sampling, stop_ids=stop_ids, ignore_eos=ignore_eos)
+        self.tokens = session.stream(
+            prompt_ids, max_new_tokens, sampling, stop_ids=stop_ids, ignore_eos=ignore_eos, steps_per_replay=steps_per_replay
+        )
         self._generation: Generation | None = None
         self._pieces = self._run(detokenizer.stream() if detokenizer else None, StopStrings(stop_strings))
 

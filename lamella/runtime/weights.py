@@ -13,12 +13,14 @@ import torch
 from lamella.errors import ManifestError, OutOfMemoryError, TensorError, nearest
 from lamella.runtime.evaluate import evaluate
 from lamella.runtime.manifest import Manifest, SourceSpec, WeightSpec
+from lamella.runtime.memory import free_bytes, promise, ran_out
 from lamella.runtime.weight_cache import WeightCache
 from lamella.semantics import DTYPES, IMPLEMENTATIONS
 
 if TYPE_CHECKING:
     from lamella.checkpoints.source import TensorSource
 
+SMALLER = "a smaller dtype, or packed weights: quantize"
 ALIGNMENT = 256
 """Bytes: where CUDA's own allocations begin, and more than any vector load wants."""
 
@@ -42,6 +44,7 @@ def load_weights(
     """
     names, where = set(source.names()), torch.device(device)
     places = _places(manifest, where) if where.type == "cuda" else {}
+    _promise(manifest, source, names, where)
     weights: dict[str, torch.Tensor] = {}
     for i, (name, spec) in enumerate(manifest.weights.items()):
         stored = SourceSpec(name, spec.dtype, spec.shape)
@@ -51,8 +54,11 @@ def load_weights(
                 raise TensorError(text, remedy=nearest(wanted.name, names))
         try:
             weights[name] = _transformed(name, spec, source, where, cache) if spec.transform else _stored(stored, source, where)
-        except (MemoryError, torch.cuda.OutOfMemoryError) as error:
-            raise OutOfMemoryError(f"weight {name!r} does not fit on {device}", got=f"shape {list(spec.shape)} {spec.dtype}") from error
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            got = f"shape {list(spec.shape)} {spec.dtype}"
+            raise OutOfMemoryError(f"weight {name!r} does not fit on {device}", got=got, remedy=SMALLER) from error
         if places:
             weights[name] = places[name].copy_(weights[name])
         if progress is not None:
@@ -63,14 +69,34 @@ def load_weights(
     return weights
 
 
+def _promise(manifest: Manifest, source: TensorSource, names: set[str], device: torch.device) -> None:
+    """Raises OutOfMemoryError where weights that have to be made (and are not mapped from their file) are more than a CPU's memory holds."""
+    needed, on_disk = 0, source.describe().get("kind") != "random"
+    for name, spec in manifest.weights.items():
+        mapped = on_disk and not spec.transform and name in names and source.dtype(name) == spec.dtype
+        needed += 0 if mapped else prod(spec.shape) * DTYPES[spec.dtype].itemsize
+    try:
+        promise(device, needed)
+    except MemoryError as error:
+        raise _too_large(device, needed) from error
+
+
+def _too_large(device: torch.device, needed: int) -> OutOfMemoryError:
+    free = free_bytes(device)
+    got = None if free is None else str(free)
+    return OutOfMemoryError(f"the weights do not fit on {device}", expected=f"{needed} free bytes", got=got, remedy=SMALLER)
+
+
 def _places(manifest: Manifest, device: torch.device) -> dict[str, torch.Tensor]:
     """One allocation on a GPU with a place for each weight: allocated one by one, among what they are made of, weights leave holes."""
     sizes = {name: prod(spec.shape) * DTYPES[spec.dtype].itemsize for name, spec in manifest.weights.items()}
     starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values())]
     try:
         whole = torch.empty(starts[-1], dtype=torch.uint8, device=device)
-    except torch.cuda.OutOfMemoryError as error:
-        raise OutOfMemoryError(f"the weights do not fit on {device}", expected=f"{starts[-1]} free bytes") from error
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
+        raise _too_large(device, starts[-1]) from error
     return {
         name: whole[start : start + sizes[name]].view(DTYPES[spec.dtype]).view(spec.shape)
         for (name, spec), start in zip(manifest.weights.items(), starts, strict=False)
@@ -108,7 +134,15 @@ def make_constants(manifest: Manifest, device: str | torch.device = "cpu") -> di
         function = IMPLEMENTATIONS.get(spec.op)
         if function is None:
             raise ManifestError(f"constant {name!r} uses an op without semantics", got=spec.op, remedy=nearest(spec.op, IMPLEMENTATIONS))
-        value = function(**spec.attributes)
+        try:
+            # In float64 while it is computed.
+            promise(torch.device("cpu"), 2 * prod(spec.shape) * torch.float64.itemsize)
+            value = function(**spec.attributes)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            text = f"constant {name!r} does not fit in memory"
+            raise OutOfMemoryError(text, got=f"shape {list(spec.shape)}", remedy="a smaller max_context") from error
         if tuple(value.shape) != spec.shape:
             raise ManifestError(f"constant {name!r} has another shape", expected=str(list(spec.shape)), got=str(list(value.shape)))
         constants[name] = value.to(device=device, dtype=DTYPES[spec.dtype]).contiguous()

@@ -133,29 +133,41 @@ def gather_units(cache: torch.Tensor, units: torch.Tensor, size: int) -> torch.T
     return rows.float().reshape(units.shape[0], parts, kv_heads, units.shape[1], -1, head_dim)
 
 
+def slopes(heads: int, alibi: float) -> torch.Tensor:
+    """float32 [H], ALiBi's (arXiv 2108.12409, and the authors' code for other numbers than powers of 2): what a head adds to a score for
+    each position that the key lies after the query.
+
+    Of 2^k heads h: 2^(-a(h + 1) / 2^k), a = `alibi` (8 in the paper). Heads beyond the largest power of 2 take every other slope of twice as many.
+    """
+    near = 1 << (heads.bit_length() - 1)
+    exponents = [alibi * (h + 1) / near if h < near else alibi * (2 * (h - near) + 1) / (2 * near) for h in range(heads)]
+    return torch.tensor([2.0**-exponent for exponent in exponents])
+
+
 def attend(
     q: torch.Tensor,
     cache: torch.Tensor,
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     context_len: torch.Tensor,
+    sinks: torch.Tensor | None = None,
     *,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
-    window: int = 0,
-    score_cap: float = 0.0,
+    **modifiers: float,
 ) -> torch.Tensor:
-    """q[N, H·D], cache, block_table[B, M], query_start[B+1], context_len[B] -> float32 [N, H·D]; rows of padding tokens are 0.
+    """q[N, H·D], cache, block_table[B, M], query_start[B+1], context_len[B] (, sinks[H]) -> float32 [N, H·D]; rows of padding tokens are 0.
 
     Query i of a sequence with Q queries sees the cache positions t <= context_len - Q + i; query head h reads KV head h // (H / Hkv).
-    softmax(scale·q·k)·v in float32; a `window` leaves the last that many of them, a `score_cap` c makes c·tanh(s / c) of a score s. Memory is tiles·T keys and N·H·T scores, T being the longest context of the step.
+    softmax(scale·q·k)·v in float32, after the `modifiers` of `attend_partial`. Memory is tiles·T keys and N·H·T scores, T being the longest
+    context of the step.
     Slots at or beyond a sequence's context are zeroed, keys and values, before any product.
     """
     tokens = q.shape[0]
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window, "score_cap": score_cap}
-    acc, _, total = attend_partial(q, cache, block_table, query_start, context_len, **sizes, splits=1, tile=cache.shape[3])
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, **modifiers}
+    acc, _, total = attend_partial(q, cache, block_table, query_start, context_len, sinks, **sizes, splits=1, tile=cache.shape[3])
     return (acc / total.masked_fill(total == 0, 1)[..., None]).reshape(tokens, heads * head_dim)
 
 
@@ -165,6 +177,7 @@ def attend_partial(
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     context_len: torch.Tensor,
+    sinks: torch.Tensor | None = None,
     *,
     heads: int,
     kv_heads: int,
@@ -174,6 +187,8 @@ def attend_partial(
     tile: int,
     window: int = 0,
     score_cap: float = 0.0,
+    alibi: float = 0.0,
+    bidirectional: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `attend`, per chunk of the context: acc[N, H, P, D], max[N, H, P], sum[N, H, P], all float32, P = splits.
 
@@ -181,6 +196,10 @@ def attend_partial(
     position that a query of the sequence sees, rounded down to a multiple of tile: 0 where there is no `window`. Over the visible positions of a chunk
     with scores s = scale·q·k: max = max s, sum = Σ exp(s - max), acc = Σ exp(s - max)·v (Flash-Decoding, Dao et al. 2023). A chunk with
     none has max = -inf, sum = 0, acc = 0; so have padding tokens. Chunks that are empty for all take no work.
+
+    A `window` leaves the last that many of the positions a query sees, `bidirectional` shows it all of its sequence. A `score_cap` c makes
+    c·tanh(s / c) of a score s; `alibi` then adds the head's slope times (t - the query's position). `sinks` are scores that the first chunk
+    has without a value: its maximum and sum include them.
     """
     tokens, device, block = q.shape[0], q.device, cache.shape[3]
     acc = torch.zeros(tokens, heads, splits, head_dim, dtype=torch.float32, device=device)
@@ -208,24 +227,40 @@ def attend_partial(
     time = first + offset
     both = gather_units(cache, units, unit)
     full = max(0, int(((span - longest) // length).min()) + 1)  # chunks that lie within every context
-    unused = time[:, full:] >= tiles.limit[:, None, None]
+    unused = unused_positions(time[:, full:], tiles.limit)
     both[:, :, :, full:].masked_fill_(unused[:, None, None, ..., None], 0)
     keys, values = both.unbind(1)
     scores = tiles.queries(q, kv_heads, head_dim, scale)[:, :, None] @ keys.transpose(-1, -2)
     if score_cap:
         scores = torch.tanh(scores / score_cap) * score_cap
-    hidden = (time[:, :, None] > tiles.last[:, None, :, None]) | (offset >= length[:, None])[:, None, None]
+    distance = time[:, :, None] - tiles.last[:, None, :, None]
+    beyond = unused_positions(time, tiles.limit)[:, :, None].expand_as(distance) if bidirectional else distance > 0
+    hidden = beyond | (offset >= length[:, None])[:, None, None]
     if window:
-        hidden = hidden | (time[:, :, None] <= tiles.last[:, None, :, None] - window)
+        hidden = hidden | (distance <= -window)
     count, width = tiles.rows.shape
-    scores.view(count, kv_heads, chunks, -1, width, longest).masked_fill_(hidden[:, None, :, None], float("-inf"))
+    by_query = scores.view(count, kv_heads, chunks, -1, width, longest)
+    if alibi:
+        by_query += slopes(heads, alibi).to(device).view(kv_heads, 1, -1, 1, 1) * distance[:, None, :, None]
+    by_query.masked_fill_(hidden[:, None, :, None], float("-inf"))
     top = scores.amax(-1)
+    if sinks is not None:
+        sunk = sinks.float().view(kv_heads, -1, 1).expand(-1, -1, width).reshape(kv_heads, -1)
+        top[:, :, 0] = torch.maximum(top[:, :, 0], sunk)
     weights = torch.exp(scores - top.masked_fill(top == float("-inf"), 0)[..., None])
 
     acc[: tiles.count, :, :chunks] = tiles.per_token(weights @ values)
     largest[: tiles.count, :, :chunks] = tiles.per_token(top)
-    total[: tiles.count, :, :chunks] = tiles.per_token(weights.sum(-1))
+    sums = weights.sum(-1)
+    if sinks is not None:
+        sums[:, :, 0] += torch.exp(sunk - top[:, :, 0])
+    total[: tiles.count, :, :chunks] = tiles.per_token(sums)
     return acc, largest, total
+
+
+def unused_positions(time: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
+    """time[X, P, T], limit[X] -> bool [X, P, T]: where no context is."""
+    return time >= limit[:, None, None]
 
 
 def chunk_lengths(context_len: torch.Tensor, splits: int, tile: int) -> torch.Tensor:
@@ -241,14 +276,14 @@ def attention(
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     context_len: torch.Tensor,
+    sinks: torch.Tensor | None = None,
     *,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
-    window: int = 0,
-    score_cap: float = 0.0,
+    **modifiers: float,
 ) -> torch.Tensor:
     """`attend`, rounded once to q's dtype."""
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, "window": window, "score_cap": score_cap}
-    return attend(q, cache, block_table, query_start, context_len, **sizes).to(q.dtype)
+    given = (q, cache, block_table, query_start, context_len, sinks)
+    return attend(*given, heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=scale, **modifiers).to(q.dtype)

@@ -76,6 +76,12 @@ def scale(x: torch.Tensor, *, factor: float) -> torch.Tensor:
     return (wide(x) * factor).to(x.dtype)
 
 
+@implements("transformer.scale_rows")
+def scale_rows(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """x[N, E], factor[N, 1] -> [N, E]: the product in float32, rounded once to x's dtype."""
+    return (wide(x) * wide(factor)).to(x.dtype)
+
+
 for _kind in (
     *("add", "sub", "mul", "div", "maximum"),
     *("silu", "gelu", "gelu_tanh", "relu", "tanh", "sigmoid", "exp", "sqrt", "neg"),

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Rows of tables and of activations."""
+"""Rows of tables, rows and columns of activations."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def embedding(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """x[N, …], rows[R] i32 -> [R, …]. Raises IndexError for a row outside x."""
     return x.index_select(0, rows)
+
+
+@implements("transformer.gather_columns")
+@implements("tile.gather_columns")
+def gather_columns(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """x[N, K], columns[C] i32 -> [N, C]. Raises IndexError for a column outside x."""
+    return x.index_select(1, columns)

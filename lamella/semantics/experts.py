@@ -26,9 +26,20 @@ def route(logits: torch.Tensor, *, top_k: int, normalized: bool, dtype: str) -> 
     return weights.to(DTYPES[dtype]), chosen
 
 
+@implements("tile.sort_choices")
+def sort_choices(chosen: torch.Tensor) -> torch.Tensor:
+    """chosen[N, k] i32 -> [N·k] i32: the numbers of the choices by expert, those of one expert in order."""
+    return torch.argsort(chosen.reshape(-1), stable=True).to(torch.int32)
+
+
 @implements("tile.contract_experts")
-def contract_experts(x: torch.Tensor, weight: torch.Tensor, chosen: torch.Tensor, *, experts: int) -> torch.Tensor:
-    """x[M, K], weight[E·O, K], chosen[N, k] i32 -> float32 [N·k, O]: row r is x[r // (N·k / M)] @ weight[chosen[r]·O : …]ᵀ."""
+def contract_experts(
+    x: torch.Tensor, weight: torch.Tensor, chosen: torch.Tensor, order: torch.Tensor | None = None, *, experts: int
+) -> torch.Tensor:
+    """x[M, K], weight[E·O, K], chosen[N, k] i32 -> float32 [N·k, O]: row r is x[r // (N·k / M)] @ weight[chosen[r]·O : …]ᵀ.
+
+    The `order` in which kernels take the choices changes nothing.
+    """
     flat = chosen.reshape(-1)
     repeated = x.repeat_interleave(flat.shape[0] // x.shape[0], 0)
     own = weight.view(experts, -1, weight.shape[1])

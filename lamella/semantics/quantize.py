@@ -1,5 +1,5 @@
 # pyright: basic
-"""Weights in few bits: how floats become packed words with scales, and back."""
+"""Weights in few bits: how floats become packed numbers with scales, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 from .table import DTYPES, implements, wide
 
-BITS = {"int4": 4, "int8": 8}
+BITS = {"int4": 4, "int8": 8, "fp8": 8}
+FLOATS = {"fp8": torch.float8_e4m3fn}
+"""Kinds that are floats: each number is stored as one."""
 CUTS = 16
 """Ranges that the search for the least squared error tries: from the whole one down in steps of 1/32."""
 ROWS = 1 << 22
@@ -31,6 +33,11 @@ def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     return words
 
 
+def packed_numbers(numbers: torch.Tensor, kind: str) -> torch.Tensor:
+    """numbers[O, K] of a kind -> how they are stored: words i32, or floats of eight bits."""
+    return numbers.to(FLOATS[kind]) if kind in FLOATS else pack(numbers, BITS[kind])
+
+
 def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     """words[O, W] i32 -> numbers[O, W·32/bits] f32, whole and without sign."""
     out = torch.empty((*words.shape, 32 // bits), dtype=torch.float32, device=words.device)
@@ -42,7 +49,9 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
 @implements("transformer.dequantize")
 @implements("tile.dequantize")
 def dequantize(words: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None = None, *, packing: Mapping[str, Any]) -> torch.Tensor:
-    """words[O, W] i32, scales[O, G] (, mins[O, G]) -> w[O, K] f32: scale·(q - zero), or scale·q + min, in float32."""
+    """words[O, W] i32 (fp8: [O, K] f8), scales[O, G] (, mins[O, G]) -> w[O, K] f32: scale·(q - zero), or scale·q + min, in float32."""
+    if packing["kind"] in FLOATS:
+        return words.float() * scales.float()
     bits = BITS[packing["kind"]]
     grouped = unpack(words, bits).unflatten(1, (scales.shape[1], -1))
     if mins is None:
@@ -54,21 +63,37 @@ def dequantize(words: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | N
     return grouped.flatten(1)
 
 
-def _whole(grouped: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None, bits: int) -> torch.Tensor:
+def nearest_numbers(grouped: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None, kind: str) -> torch.Tensor:
     """The numbers of weights [O, G, group] by scales and mins [O, G]: the nearest there are."""
-    step = torch.where(scales == 0, 1.0, scales)[..., None]
+    step, bits = torch.where(scales == 0, 1.0, scales)[..., None], BITS[kind]
+    if kind in FLOATS:
+        # What is beyond the largest float would become NaN.
+        most = torch.finfo(FLOATS[kind]).max
+        return (grouped / step).clamp_(-most, most).to(FLOATS[kind]).float()
     shifted = grouped / step + (1 << (bits - 1)) if mins is None else (grouped - mins[..., None]) / step
     return shifted.round_().clamp_(0, (1 << bits) - 1)
 
 
-def _scales(grouped: torch.Tensor, bits: int, affine: bool, dtype: torch.dtype) -> torch.Tensor:
-    """Scales of uncut groups, rounded as they are stored."""
+def dequantized(numbers: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None, kind: str) -> torch.Tensor:
+    """The weights [O, G, group] that numbers stand for."""
+    if mins is not None:
+        return numbers * scales[..., None] + mins[..., None]
+    return (numbers - (0 if kind in FLOATS else 1 << (BITS[kind] - 1))) * scales[..., None]
+
+
+def range_of(grouped: torch.Tensor, kind: str, affine: bool, kept: float = 1.0) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scales [O, G] of weights [O, G, group], and with `affine` their least values: those of the share `kept` of the range of each group.
+
+    Cutting keeps the share of the range below 0. A float of eight bits has a sign, and so no least value.
+    """
+    if kind in FLOATS:
+        return grouped.abs().amax(-1) * (kept / torch.finfo(FLOATS[kind]).max), None
+    low, high = grouped.amin(-1), grouped.amax(-1)
     if affine:
-        scales = (grouped.amax(-1) - grouped.amin(-1)) / ((1 << bits) - 1)
-    else:
-        half = 1 << (bits - 1)
-        scales = torch.maximum(grouped.amax(-1) / (half - 1), grouped.amin(-1) / -half)
-    return scales.to(dtype).float()
+        # A group of equal weights is its least value, which no cut may move.
+        return (high - low) * (kept / ((1 << BITS[kind]) - 1)), torch.where(high == low, low, low * kept)
+    half = 1 << (BITS[kind] - 1)
+    return torch.maximum(high / (half - 1), low / -half) * kept, None
 
 
 def _mins(grouped: torch.Tensor, scales: torch.Tensor, bits: int, dtype: torch.dtype) -> torch.Tensor:
@@ -88,21 +113,19 @@ def _in_bands(function: Callable[..., torch.Tensor], weight: torch.Tensor, *othe
 @implements("transformer.group_scales")
 def group_scales(weight: torch.Tensor, *, packing: Mapping[str, Any], dtype: str, affine: bool = False, clip: bool = False) -> torch.Tensor:
     """w[O, K] -> scales[O, K/group] of `dtype`; with `clip` those of the range, whole or cut, whose squared error is least."""
-    bits, group, kind = BITS[packing["kind"]], packing["group"], DTYPES[dtype]
+    kind, group, element = packing["kind"], packing["group"], DTYPES[dtype]
 
     def band(part: torch.Tensor) -> torch.Tensor:
         grouped = wide(part).unflatten(1, (-1, group))
-        whole = _scales(grouped, bits, affine, kind)
+        whole = range_of(grouped, kind, affine)[0].to(element).float()
         best, least = whole, None
         for cut in range(CUTS if clip else 0):
-            scales = (whole * (1 - cut / 32)).to(kind).float()
-            mins = _mins(grouped, scales, bits, kind) if affine else None
-            numbers = _whole(grouped, scales, mins, bits)
-            made = numbers * scales[..., None] + mins[..., None] if mins is not None else (numbers - (1 << (bits - 1))) * scales[..., None]
-            error = (made - grouped).square_().sum(-1)
+            scales = (whole * (1 - cut / 32)).to(element).float()
+            mins = _mins(grouped, scales, BITS[kind], element) if affine else None
+            error = (dequantized(nearest_numbers(grouped, scales, mins, kind), scales, mins, kind) - grouped).square_().sum(-1)
             better = error < least if least is not None else torch.ones_like(error, dtype=torch.bool)
             best, least = torch.where(better, scales, best), torch.where(better, error, error if least is None else least)
-        return best.to(kind)
+        return best.to(element)
 
     return _in_bands(band, weight)
 
@@ -122,11 +145,11 @@ def group_mins(weight: torch.Tensor, scales: torch.Tensor, *, packing: Mapping[s
 def pack_weight(
     weight: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None = None, *, packing: Mapping[str, Any]
 ) -> torch.Tensor:
-    """w[O, K], scales[O, G] (, mins[O, G]) -> words[O, K·bits/32] i32: each weight as the nearest number its group has."""
-    bits, group = BITS[packing["kind"]], packing["group"]
+    """w[O, K], scales[O, G] (, mins[O, G]) -> words[O, K·bits/32] i32, or [O, K] f8: each weight as the nearest number its group has."""
+    kind, group = packing["kind"], packing["group"]
 
     def band(part: torch.Tensor, scale: torch.Tensor, *low: torch.Tensor) -> torch.Tensor:
-        grouped = wide(part).unflatten(1, (-1, group))
-        return pack(_whole(grouped, wide(scale), wide(low[0]) if low else None, bits).flatten(1), bits)
+        numbers = nearest_numbers(wide(part).unflatten(1, (-1, group)), wide(scale), wide(low[0]) if low else None, kind).flatten(1)
+        return packed_numbers(numbers, kind)
 
     return _in_bands(band, weight, scales, *(() if mins is None else (mins,)))

@@ -11,14 +11,14 @@ import torch
 from .table import implements
 
 
-def inverse_frequencies(rotary_dim: int, theta: float, scaling: Mapping, length: int = 0) -> torch.Tensor:
+def inverse_frequencies(rotary_dim: int, theta: float, scaling: Mapping, *, long: bool = False) -> torch.Tensor:
     """Angles per position, float32 [rotary_dim/2]: theta^(-2j/rotary_dim) (Su et al. 2021), after the checkpoint's `scaling`.
 
     `scaling` is `{}`, or holds `rope_type` `linear` (all divided by `factor`) or `llama3` (wavelengths beyond
     original_max_position_embeddings / low_freq_factor divided by `factor`, those below original / high_freq_factor kept, a linear blend
     between: Llama 3.1), `yarn` (interpolated by `factor` below, kept above the dimensions that turn beta_slow and beta_fast times in the
-    original length, a ramp between: Peng et al. 2023) or `longrope` (each divided by its short_factor, or long_factor where `length`
-    positions are more than the original ones: Ding et al. 2024). The operations and their order give the float32 numbers of Hugging Face
+    original length, a ramp between: Peng et al. 2023) or `longrope` (each divided by its short_factor, or with `long` its long_factor:
+    Ding et al. 2024). The operations and their order give the float32 numbers of Hugging Face
     transformers. What cosines and sines are multiplied by is `attention_factor`, in `rope_rows`.
     Raises ValueError for any other kind.
     """
@@ -41,7 +41,6 @@ def inverse_frequencies(rotary_dim: int, theta: float, scaling: Mapping, length:
         keep = yarn_kept(rotary_dim, theta, scaling)
         return frequencies / scaling["factor"] * (1 - keep) + frequencies * keep
     if kind == "longrope":
-        long = length > scaling["original_max_position_embeddings"]
         factors = torch.tensor(scaling["long_factor" if long else "short_factor"], dtype=torch.float32)
         return 1.0 / (factors * theta**exponents)
     raise ValueError(f"unknown RoPE scaling kind {kind!r}, expected one of default, linear, llama3, yarn, longrope")
@@ -62,13 +61,9 @@ def yarn_kept(rotary_dim: int, theta: float, scaling: Mapping) -> torch.Tensor:
     return 1 - ramp.clamp(0, 1)
 
 
-def rope_rows(positions: torch.Tensor, rotary_dim: int, theta: float, scaling: Mapping) -> torch.Tensor:
-    """positions[N] -> float32 [N, rotary_dim]: cos(p·f_j) for all j, then sin(p·f_j), times `scaling`'s attention_factor.
-
-    Where frequencies depend on the length of the text, it is what the largest position says.
-    """
-    length = int(positions.max()) + 1 if positions.numel() else 0
-    angles = positions.float()[:, None] * inverse_frequencies(rotary_dim, theta, scaling, length).to(positions.device)
+def rope_rows(positions: torch.Tensor, rotary_dim: int, theta: float, scaling: Mapping, *, long: bool = False) -> torch.Tensor:
+    """positions[N] -> float32 [N, rotary_dim]: cos(p·f_j) for all j, then sin(p·f_j), times `scaling`'s attention_factor."""
+    angles = positions.float()[:, None] * inverse_frequencies(rotary_dim, theta, scaling, long=long).to(positions.device)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling.get("attention_factor", 1.0)
 
 
@@ -95,14 +90,27 @@ def rotate_rows(x: torch.Tensor, rows: torch.Tensor, *, heads: int, head_dim: in
 
 @implements("transformer.rope_table")
 def rope_table(*, length: int, rotary_dim: int, theta: float, scaling: Mapping) -> torch.Tensor:
-    """-> float32 [length, rotary_dim]; row p holds the cosines, then the sines, of position p."""
-    return rope_rows(torch.arange(length), rotary_dim, theta, scaling)
+    """-> float32 [length, rotary_dim]; row p holds the cosines, then the sines, of position p.
+
+    Of LongRoPE a table longer than the original length is [2·length, rotary_dim]: rows length + p are those of the long factors.
+    """
+    rows = rope_rows(torch.arange(length), rotary_dim, theta, scaling)
+    if length <= scaling.get("original_max_position_embeddings", length) or scaling["rope_type"] != "longrope":
+        return rows
+    return torch.cat((rows, rope_rows(torch.arange(length), rotary_dim, theta, scaling, long=True)))
+
+
+@implements("transformer.rope_row")
+def rope_row(positions: torch.Tensor, lengths: torch.Tensor, *, length: int, original: int) -> torch.Tensor:
+    """positions[N], lengths[N] i32 -> i32 [N]: position, plus `length` for tokens of texts longer than `original`."""
+    return positions + (lengths > original).to(positions.dtype) * length
 
 
 @implements("transformer.rope")
 def rope(
     x: torch.Tensor,
     positions: torch.Tensor,
+    lengths: torch.Tensor | None = None,
     *,
     heads: int,
     head_dim: int,
@@ -111,8 +119,11 @@ def rope(
     scaling: Mapping,
     style: str,
 ) -> torch.Tensor:
-    """x[N, heads·head_dim], positions[N] i32 -> like x: turned in float32, rounded once."""
+    """x[N, heads·head_dim], positions[N] i32 (, lengths[N] i32 of LongRoPE's texts) -> like x: turned in float32, rounded once."""
     rows = rope_rows(positions, rotary_dim, theta, scaling)
+    if lengths is not None:
+        long = (lengths > scaling["original_max_position_embeddings"])[:, None]
+        rows = torch.where(long, rope_rows(positions, rotary_dim, theta, scaling, long=True), rows)
     return rotate_rows(x.float(), rows, heads=heads, head_dim=head_dim, rotary_dim=rotary_dim, style=style).to(x.dtype)
 
 

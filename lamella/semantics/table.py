@@ -27,6 +27,7 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
         "f32": torch.float32,
         "f16": torch.float16,
         "bf16": torch.bfloat16,
+        "f8": torch.float8_e4m3fn,
         "i64": torch.int64,
         "i32": torch.int32,
         "i8": torch.int8,

@@ -69,6 +69,22 @@ def arrivals(*, counters: int) -> torch.Tensor:
     return torch.zeros(counters, dtype=torch.int32)
 
 
+@implements("tile.contract_partial")
+def contract_partial(x: torch.Tensor, weight: torch.Tensor, *, splits: int, chunk: int) -> torch.Tensor:
+    """x[M, K], weight[O, K] -> float32 [P, M, O]: the products of each run of `chunk` columns of K."""
+    runs = zip(x.split(chunk, 1), weight.split(chunk, 1), strict=True)
+    return torch.stack([contract(part, rows) for part, rows in runs])
+
+
+@implements("tile.contract_merge")
+def contract_merge(partial: torch.Tensor, arrivals: torch.Tensor | None = None) -> torch.Tensor:
+    """partial[P, M, O] -> float32 [M, O]: the sums of all runs, added in order."""
+    total = partial[0]
+    for part in partial[1:]:
+        total = total + part
+    return total
+
+
 @implements("tile.attend_merge")
 def attend_merge(acc: torch.Tensor, largest: torch.Tensor, total: torch.Tensor, arrivals: torch.Tensor | None = None) -> torch.Tensor:
     """acc[N, H, P, D], max[N, H, P], sum[N, H, P] -> float32 [N, H·D]: Σ acc·exp(max - m) / Σ sum·exp(max - m), m = max over P.

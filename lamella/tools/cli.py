@@ -1,50 +1,49 @@
-"""`lamella generate | inspect | compile | explain | sweep | tune | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
+"""`lamella generate | embed | inspect | compile | explain | sweep | tune | report`: a model's path goes in; text, a folder of IR and kernels, or tables leave."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 import traceback
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from lamella.errors import LamellaError, PromptError
 from lamella.runtime.sampling_parameters import SamplingParameters
+from lamella.tools.embed_command import embed
+from lamella.tools.options import (
+    ArchOption,
+    ArenaOption,
+    ContextOption,
+    Device,
+    DtypeOption,
+    Executor,
+    FitOption,
+    JsonOption,
+    ModelArgument,
+    Quantization,
+    QuantizeOption,
+    SeedOption,
+    SetOption,
+    TokensOption,
+    buckets_of,
+    byte_count,
+    numbers,
+    pass_options_of,
+    progress,
+    prompt_of,
+)
+from lamella.tools.quantize_commands import perplexity
+from lamella.tools.quantize_commands import quantize as quantize_command
 
 if TYPE_CHECKING:
     from lamella.api import Program
     from lamella.pipeline import PassOptions
     from lamella.tools.cross_compile import KernelResources
-
-Device = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["auto", "float32", "float16", "bfloat16"]
-Quantization = Literal["none", "int8", "int4", "keep"]
-Executor = Literal["auto", "cuda", "interpret", "reference"]
-
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face directory, a .gguf file, or a bare config.json.")]
-DtypeOption = Annotated[Dtype, typer.Option(help="Element type of weights, activations and cache.")]
-QuantizeOption = Annotated[Quantization, typer.Option(help="Weights of linears in few bits; keep: packed as a GGUF file has them.")]
-SeedOption = Annotated[int | None, typer.Option(metavar="SEED", help="Random weights, for a bare config.json.")]
-ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile the kernels for this GPU and show registers.")]
-TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
-ContextOption = Annotated[int | None, typer.Option(min=1, help="Longest context, prompt and answer together.")]
-FitOption = Annotated[
-    bool,
-    typer.Option(
-        "--fit-registers", help="Compile the kernels for --arch: those that spill get smaller schedules, or are taken apart. Needs no GPU."
-    ),
-]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="PASS.OPTION=VALUE", help="An option of a pass; may be repeated.")]
-ArenaOption = Annotated[
-    str | None, typer.Option("--max-arena", metavar="BYTES", help="Most memory for activations of a step: bytes, or with KiB, MiB, GiB.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_NEW_TOKENS = 128
 
@@ -55,6 +54,11 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+
+
+app.command()(embed)
+app.command("quantize")(quantize_command)
+app.command()(perplexity)
 
 
 @app.callback()
@@ -68,6 +72,8 @@ def generate(
     prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
     prompt_ids: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids to continue, in place of text.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="With --chat: the system prompt.")] = None,
+    tools: Annotated[Path | None, typer.Option(metavar="FILE", help="With --chat: functions to offer, a JSON list.")] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after so many tokens; by default 128, or what the context leaves.")
     ] = None,
@@ -88,22 +94,33 @@ def generate(
     weight_cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder that keeps transformed weights, so that the next start is faster.")
     ] = None,
+    steps_per_replay: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, metavar="N", help="Tokens made together; by default 1 where text is printed, else 8 on a GPU."),
+    ] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Print times, and memory of graphs, on stderr.")] = False,
 ) -> None:
     """Continue a prompt. Text is printed as it is made; with --json one object is printed at the end."""
-    given = _prompt(prompt, prompt_ids, chat)
+    given = prompt_of(prompt, prompt_ids, chat)
+    if not chat and (system is not None or tools is not None):
+        raise PromptError("a conversation is missing", where="--tools" if system is None else "--system", remedy="add --chat")
     # Whatever can be wrong with the request is found before the work of compiling and loading begins.
     SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    most = _bytes(max_arena, "--max-arena")
+    most = byte_count(max_arena, "--max-arena")
     if "" in (stop or ()):
         raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
     from lamella import api
     from lamella.runtime.executor import resolve
     from lamella.runtime.generate import token_limit
+    from lamella.tools.generation_stats import stats_text
 
+    offered = [] if tools is None else api.read_tools(tools)
     resolve(executor, device)
-    with _progress("compiling") as show:
+    # Printed text should come as it is made.
+    steps = steps_per_replay if steps_per_replay is not None or as_json else 1
+    with progress("compiling") as show:
         opened = api.open_model(model, random_weights=random_weights)
-        ids = api.encode(opened, given, chat=chat)
+        ids = api.encode(opened, given, chat=chat, system=system, tools=offered)
         limit = token_limit(ids, max_new_tokens, opened.config.vocabulary, api.context_of(opened, max_context))
         if stop and opened.tokenizer is None:
             raise PromptError("stop strings need a tokenizer", where=model, expected="tokenizer.json beside config.json")
@@ -116,6 +133,7 @@ def generate(
             max_context=max_context,
             weight_cache=weight_cache,
             max_arena=most,
+            steps_per_replay=steps,
             progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
             kernel_progress=lambda done, total, kernel: show(f"compiling kernels, {done} of {total}"),
         )
@@ -128,15 +146,19 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
+        steps_per_replay=steps,
         on_text=None if as_json else _write,
     )
     if as_json:
         fields = {"prompt_ids": result.prompt_ids, "output_ids": result.output_ids, "text": result.text, "stop_reason": result.stop_reason}
         print(json.dumps({**fields, "timings": dict(result.timings)}, ensure_ascii=False))
-        return
-    # A model without a tokenizer streams no text; its ids are its answer.
-    print("" if result.text else ",".join(map(str, result.output_ids)))
-    if sys.stderr.isatty():
+    else:
+        # A model without a tokenizer streams no text; its ids are its answer.
+        print("" if result.text else ",".join(map(str, result.output_ids)))
+    if stats:
+        graph_bytes = loaded.executor.graph_bytes
+        print(stats_text(len(result.prompt_ids), len(result.output_ids), result.timings, graph_bytes), file=sys.stderr)
+    elif sys.stderr.isatty() and not as_json:
         rate = result.timings.get("tokens_per_second")
         speed = f", {rate:.1f} tokens/s" if rate else ""
         Console(stderr=True).print(f"[dim]{len(result.output_ids)} tokens{speed}, stopped by {result.stop_reason}[/dim]")
@@ -152,12 +174,13 @@ def inspect(
     as_json: JsonOption = False,
     arch: Annotated[str | None, typer.Option(metavar="sm_NN", help="The GPU whose floor is shown; by default sm_90.")] = None,
     dtype: DtypeOption = "auto",
+    quantize: QuantizeOption = "none",
 ) -> None:
     """Print what a model is, whether it runs and why not, the memory it takes and the floor of a token. Loads no weights."""
     from lamella.tools.inspect_command import inspection_text
 
-    with _progress("reading"):
-        text = inspection_text(model, arch=arch, dtype=dtype, context=context, batch=batch, as_json=as_json)
+    with progress("reading"):
+        text = inspection_text(model, arch=arch, dtype=dtype, context=context, batch=batch, as_json=as_json, quantize=quantize)
     print(text)
 
 
@@ -186,7 +209,7 @@ def compile_(
 
     if until is not None:
         stage_number(until)
-    most, options = _bytes(max_arena, "--max-arena"), _pass_options(settings)
+    most, options = byte_count(max_arena, "--max-arena"), pass_options_of(settings)
     with output_folder(output) as folder:
         program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, options, most, without or (), fit, quantize)
         program.save(folder)
@@ -214,6 +237,7 @@ def explain(
     as_json: JsonOption = False,
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
+    quantize: QuantizeOption = "none",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
@@ -227,13 +251,24 @@ def explain(
         return
     if model is None:
         raise PromptError("no model", where="lamella explain", expected="MODEL, or --diff DIR_A DIR_B")
-    options = _pass_options(settings)
+    options = pass_options_of(settings)
     if why_not is not None:
         _explain_pair(
-            model, why_not, tokens, options, as_json, arch=arch, dtype=dtype, max_context=max_context, random_weights=random_weights
+            model,
+            why_not,
+            tokens,
+            options,
+            as_json,
+            arch=arch,
+            dtype=dtype,
+            max_context=max_context,
+            random_weights=random_weights,
+            quantize=quantize,
         )
         return
-    program = _compile(model, arch, dtype, tokens or "1", max_context, random_weights, None if fit else "plan", options, fit=fit)
+    program = _compile(
+        model, arch, dtype, tokens or "1", max_context, random_weights, None if fit else "plan", options, fit=fit, quantize=quantize
+    )
     print(json.dumps(list(program.ledger)) if as_json else explanation(program.ledger))
 
 
@@ -243,8 +278,8 @@ def _explain_pair(model: str, names: tuple[str, str], tokens: str | None, option
     from lamella.passes.fusion_questions import Questions
     from lamella.tools.why_not import answer_text
 
-    (bucket,) = _buckets(tokens or "1", most=1)
-    with _progress("compiling"):
+    (bucket,) = buckets_of(tokens or "1", most=1)
+    with progress("compiling"):
         fusion = api.decide_fusion(model, bucket=bucket, pass_options=options, **settings)
     answer = Questions(fusion).ask(*names)
     print(json.dumps(answer.as_dict()) if as_json else answer_text(answer))
@@ -271,11 +306,11 @@ def sweep(
 
     axis = Axis.parse(over)
     opened = api.open_model(model, random_weights=random_weights)
-    with _progress("compiling") as show:
+    with progress("compiling") as show:
         rows = rows_of_sweep(
             opened,
             axis,
-            buckets=_buckets(tokens or "1"),
+            buckets=buckets_of(tokens or "1"),
             dtype=dtype,
             max_context=max_context,
             context=context,
@@ -306,11 +341,11 @@ def tune(
     """Time the schedules of each kernel on this GPU, and keep the fastest for all later compilations. What was measured stays so."""
     from lamella.tools.tune_command import run_tune
 
-    with _progress("compiling") as show:
+    with progress("compiling") as show:
         text = run_tune(
             model,
-            tokens=_buckets(tokens or "1"),
-            sequences=_numbers(sequences, "--sequences"),
+            tokens=buckets_of(tokens or "1"),
+            sequences=numbers(sequences, "--sequences"),
             arch=arch,
             output=output,
             dtype=dtype,
@@ -346,7 +381,7 @@ def report(
     from lamella.tools.report import as_manifest
     from lamella.tools.report_files import FILES, ModelReport
 
-    most = _bytes(max_arena, "--max-arena")
+    most = byte_count(max_arena, "--max-arena")
     program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most, quantize=quantize)
     manifest = as_manifest(program.manifest)
     if context is not None and context > manifest.max_context:
@@ -359,25 +394,6 @@ def report(
     print(json.dumps(made.json()) if as_json else made.text())
     if output is not None and not as_json:
         print(f"wrote {output}")
-
-
-def _prompt(text: str | None, ids: str | None, chat: bool) -> str | list[int]:
-    """The one prompt that was given. Raises PromptError."""
-    if (text is None) == (ids is None):
-        raise PromptError("give either --prompt or --prompt-ids", got="both" if text is not None else "neither")
-    if text is not None:
-        return text
-    if chat:
-        raise PromptError("--chat needs text", got="--prompt-ids", remedy="use --prompt")
-    return list(_numbers(ids or "", "--prompt-ids"))
-
-
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    """`1,2,3` as integers. Raises PromptError."""
-    try:
-        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
-    except ValueError as error:
-        raise PromptError("bad list", where=option, expected="integers with commas between them", got=f"'{text}'") from error
 
 
 def _compile(
@@ -397,13 +413,13 @@ def _compile(
     """Compile under a progress line."""
     from lamella import api
 
-    with _progress("compiling"):
+    with progress("compiling"):
         return api.compile(
             model,
             arch=arch,
             dtype=dtype,
             quantize=quantize,
-            buckets=None if tokens is None else _buckets(tokens),
+            buckets=None if tokens is None else buckets_of(tokens),
             max_context=max_context,
             random_weights=random_weights,
             until=until,
@@ -414,55 +430,12 @@ def _compile(
         )
 
 
-def _bytes(text: str | None, option: str) -> int:
-    """`64MiB`, `512KiB`, `1GiB` or a plain number of bytes; 0 for None. Raises PromptError."""
-    if text is None:
-        return 0
-    found = re.fullmatch(r"(\d+)(KiB|MiB|GiB|)", text.strip())
-    size = int(found[1]) << {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]] if found else 0
-    if size < 1:
-        raise PromptError("bad number of bytes", where=option, expected="at least 1, alone or with KiB, MiB or GiB", got=f"'{text}'")
-    return size
-
-
-def _buckets(tokens: str, most: int | None = None) -> tuple[int, ...]:
-    """The buckets of --tokens. Raises PromptError."""
-    buckets = tuple(dict.fromkeys(_numbers(tokens, "--tokens")))
-    if min(buckets, default=0) < 1:
-        raise PromptError("bad numbers of tokens", where="--tokens", expected="at least one, each at least 1", got=f"'{tokens}'")
-    if most is not None and len(buckets) > most:
-        raise PromptError("too many buckets", where="--tokens", expected=f"at most {most}", got=f"'{tokens}'")
-    return buckets
-
-
-def _pass_options(settings: list[str] | None) -> PassOptions:
-    """`--set PASS.OPTION=VALUE`, each. Raises PassError."""
-    from lamella.tools.sweep import Axis
-
-    options: dict[str, dict[str, int | float | bool | str]] = {}
-    for text in settings or ():
-        axis = Axis.parse(text, one=True)
-        options.setdefault(axis.name, {})[axis.option] = axis.values[0]
-    return options
-
-
 def _figures(program: Program, arch: str) -> dict[str, KernelResources]:
     """Registers, spills and shared memory by kernel, compiled for `arch` with no GPU."""
     from lamella.tools.cross_compile import cross_compile
 
-    with _progress(f"compiling {len(program.kernels)} kernels for {arch}"):
+    with progress(f"compiling {len(program.kernels)} kernels for {arch}"):
         return dict(zip(program.kernels, cross_compile(program.kernels, arch), strict=True))
-
-
-@contextmanager
-def _progress(what: str) -> Generator[Callable[[str], None]]:
-    """A line with a spinner on stderr, where that is a terminal; yields a function that changes its text."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status(f"{what}…") as status:
-        yield lambda text: status.update(f"{text}…")
 
 
 def _write(text: str) -> None:

@@ -129,7 +129,8 @@ def flops(body: Mapping[str, Any], values: Mapping[int, Operand], bucket: Bucket
             rows, width = prod(values[ids[2]][1]), values[ids[1]][1][0] // attributes["experts"]
             out["f32" if values[ids[2]][1][0] == 1 else values[ids[0]][0]] += 2 * rows * width * values[ids[0]][1][1]
         elif name in ("tile.attend", "tile.attend_partial"):
-            out[values[ids[0]][0]] += 4 * attributes["heads"] * attributes["head_dim"] * pairs(bucket, context)
+            seen = round(bucket.tokens * context) if attributes.get("bidirectional") else pairs(bucket, context)
+            out[values[ids[0]][0]] += 4 * attributes["heads"] * attributes["head_dim"] * seen
     return dict(out)
 
 
@@ -224,13 +225,17 @@ SHAPES: Mapping[str, Rule] = {
     "tile.cast": lambda x, a: [(a["dtype"], x[0][1])],
     "tile.reduce": lambda x, a: [(x[0][0], (*x[0][1][:-1], 1))],
     "tile.gather": lambda x, a: [(x[0][0], (*x[1][1], *x[0][1][1:]))],
+    "tile.gather_columns": lambda x, a: [(x[0][0], (x[0][1][0], *x[1][1]))],
     "tile.reshape": lambda x, a: [(x[0][0], tuple(a["sizes"]))],
     "tile.slots": lambda x, a: [("i32", x[0][1])],
     "tile.scatter": lambda x, a: [x[1]],
     "tile.rotate": lambda x, a: [x[0]],
     "tile.dequantize": lambda x, a: [("f32", (x[0][1][0], x[1][1][1] * a["packing"]["group"]))],
     "tile.contract": lambda x, a: [("f32", (x[0][1][0], x[1][1][0]))],
+    "tile.contract_partial": lambda x, a: [("f32", (a["splits"], x[0][1][0], x[1][1][0]))],
+    "tile.contract_merge": lambda x, a: [("f32", x[0][1][1:])],
     "tile.contract_experts": lambda x, a: [("f32", (prod(x[2][1]), x[1][1][0] // a["experts"]))],
+    "tile.sort_choices": lambda x, a: [("i32", (prod(x[0][1]),))],
     "tile.route": lambda x, a: [("f32", (x[0][1][0], a["top_k"])), ("i32", (x[0][1][0], a["top_k"]))],
     "tile.add_rows": lambda x, a: [("f32", (x[0][1][0] // a["rows"], x[0][1][1]))],
     "tile.attend": lambda x, a: [("f32", x[0][1])],

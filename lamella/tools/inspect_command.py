@@ -14,6 +14,7 @@ from lamella.program import DEFAULT_ARCH, Shape
 from lamella.runtime.manifest import DTYPE_BYTES, Bucket, Manifest
 from lamella.tools.costs import pools
 from lamella.tools.explain import byte_size, ranges
+from lamella.tools.report import weight_bytes
 from lamella.tools.roofline import StepWork, microseconds, step_work, triage
 from lamella.tools.text_table import TextTable, aligned
 
@@ -29,6 +30,8 @@ class Inspection:
     batch: int
     target: Device
     manifest: Manifest | None = None
+    quantize: str = "none"
+    """How weights were to be quantized, when loaded."""
 
     @property
     def decode(self) -> Bucket | None:
@@ -56,6 +59,7 @@ class Inspection:
             "weights": survey.weights,
             "family": None if survey.model is None else survey.model.config.family,
             "dtype": None if survey.model is None else TYPE_NAMES[survey.model.config.dtype],
+            "quantization": (survey.model.quantization or None) if survey.model is not None else None,
             "sizes": dict(survey.sizes),
             "features": features(survey),
             "tensors": [
@@ -69,7 +73,9 @@ class Inspection:
         if manifest is not None and work is not None:
             memory = self.memory
             total = {**memory, "total": sum(memory.values())}
-            out["memory"] = {"dtype": TYPE_NAMES[manifest.dtype], "context": self.context, "batch": self.batch, "bytes": total}
+            kinds = {TYPE_NAMES.get(name, name): size for name, size in sorted(weight_bytes(manifest).items())}
+            where = {"dtype": TYPE_NAMES[manifest.dtype], "context": self.context, "batch": self.batch}
+            out["memory"] = {**where, "bytes": total, "weights": kinds}
             out["step"] = {
                 "arch": self.target.arch,
                 "bytes": work.cost.bytes,
@@ -92,6 +98,8 @@ class Inspection:
         if survey.model is not None:
             head.append(["element type", TYPE_NAMES[survey.model.config.dtype]])
         head += [[name, str(value)] for name, value in survey.sizes.items()]
+        if survey.model is not None and survey.model.quantization:
+            head.append(["quantization", survey.model.quantization])
         head += [[name, value] for name, value in features(survey).items()]
         parts.append("\n".join([str(survey.path), *(f"  {line}" for line in aligned(head))]))
         if survey.kinds:
@@ -101,6 +109,10 @@ class Inspection:
             memory = self.memory
             rows = [[name, byte_size(size)] for name, size in {**memory, "total": sum(memory.values())}.items()]
             where = f"{self.batch} sequence{'s' * (self.batch != 1)} of {self.context} tokens"
+            stored = sorted(weight_bytes(manifest).items())
+            if len(stored) > 1:
+                sizes = [[TYPE_NAMES.get(name, name), byte_size(size)] for name, size in stored]
+                parts.append(str(TextTable("Weights in memory", ("stored as", "size"), sizes, frozenset({"size"}))))
             title = f"Memory in {TYPE_NAMES[manifest.dtype]}, caches for {where}"
             parts.append(str(TextTable(title, ("pool", "size"), rows, frozenset({"size"}))))
             rate = f"{self.batch * 1e6 / work.floor:,.0f} tokens/s at most"
@@ -111,16 +123,17 @@ class Inspection:
     def tensor_table(self) -> TextTable:
         """Tensors, parameters and bytes of each kind."""
         numbers = ("tensors", "parameters", "in the files", "in memory")
-        width = None if self.manifest is None else DTYPE_BYTES[self.manifest.dtype]
+        # What `--quantize` makes of each kind, the table of weights in memory says.
+        width = None if self.manifest is None or self.quantize != "none" else DTYPE_BYTES[self.manifest.dtype]
         stored: Counter[str] = Counter()
         rows: list[list[str]] = []
         for kind in self.survey.kinds:
             stored.update(kind.stored)
-            held = "" if width is None else byte_size(kind.parameters * width)
+            held = "" if width is None else byte_size(kind.held(width))
             files = byte_size(sum(kind.stored.values())) if kind.stored else ""
             rows.append([kind.kind, f"{kind.tensors:,}", f"{kind.parameters:,}", files, held, ", ".join(kind.stored)])
         total = sum(k.parameters for k in self.survey.kinds)
-        held = "" if width is None else byte_size(total * width)
+        held = "" if width is None else byte_size(sum(k.held(width) for k in self.survey.kinds))
         count = f"{sum(k.tensors for k in self.survey.kinds):,}"
         rows.append(["all", count, f"{total:,}", byte_size(sum(stored.values())) if stored else "", held, ""])
         return TextTable("Tensors", ("kind", *numbers, "stored as"), rows, frozenset(numbers))
@@ -142,20 +155,23 @@ def features(survey: api.Survey) -> dict[str, str]:
     mixed = f", {c.experts.count} experts of width {c.experts.width}, {c.experts.chosen} a token" if c.experts is not None else ""
     plain = [n for n, kind in enumerate(layers) if kind.dense]
     mixed += f", none in layers {ranges(plain)}" if plain else ""
-    norms = [name for name, on in (("before", c.pre_norm), ("after", c.post_norm)) if on]
+    norms = [name for name, on in (("before", c.pre_norm), ("after", c.post_norm), ("after the sum with", c.sum_norm)) if on]
+    added = {"learned": "learned", "alibi": f"ALiBi, slopes down to 2^-{c.alibi:g}"}
     return {
-        "attention": ", ".join([f"causal, {c.heads} heads of {c.head_dim}{shared}", *capped, *sees]),
-        "positions": "learned" if c.positions == "learned" else turned + (f", none in layers {ranges(still)}" if still else ""),
+        "attention": ", ".join([f"{'causal' if c.causal else 'bidirectional'}, {c.heads} heads of {c.head_dim}{shared}", *capped, *sees]),
+        "positions": added.get(c.positions, turned + (f", none in layers {ranges(still)}" if still else "")),
         "norms": f"{'RMSNorm' if c.norm == 'rms' else 'LayerNorm'} {' and '.join(norms)} the blocks{', of q and k' if c.qk_norm else ''}",
         "feed-forward": f"{c.activation}{', gated' if c.gated else ''}{mixed}{', beside attention' if c.parallel else ''}",
-        "output head": f"{'the embedding table' if c.tied else 'its own'}{f', logits capped at {c.logit_cap:g}' if c.logit_cap else ''}",
+        "output head": f"{'none' if not c.causal else 'the embedding table' if c.tied else 'its own'}{f', logits capped at {c.logit_cap:g}' if c.logit_cap else ''}",
     }
 
 
-def inspect(model: str, *, arch: str | None = None, dtype: str = "auto", context: int | None = None, batch: int = 1) -> Inspection:
+def inspect(
+    model: str, *, arch: str | None = None, dtype: str = "auto", context: int | None = None, batch: int = 1, quantize: str = "none"
+) -> Inspection:
     """
     Surveys a model and compiles one decode step of `batch` sequences (and the longest prefill chunk, whose arena is the largest), from
-    headers alone. `context` None: the longest one, at most `api.DEFAULT_CONTEXT`. Raises LamellaError for what is no model, for an unknown
+    headers alone. `quantize` is as for `api.load`. `context` None: the longest one, at most `api.DEFAULT_CONTEXT`. Raises LamellaError for what is no model, for an unknown
     architecture of GPU, and for a context the model was not made for.
     """
     target = device(arch or DEFAULT_ARCH)
@@ -166,14 +182,26 @@ def inspect(model: str, *, arch: str | None = None, dtype: str = "auto", context
     if context is not None and context > longest:
         raise PromptError("bad context", where="--context", expected=f"1 to {longest}, the positions of the model", got=str(context))
     tokens = api.context_of(found.model, context)
+    if not found.model.config.causal:
+        # An encoder has no decode step, and keeps nothing from one step to the next.
+        return Inspection(found, tokens, batch, target)
     chunks = [Shape.prefill(n) for n in api.PREFILL_BUCKETS if n <= tokens][-1:]
     program = api.compile(
-        found.model, arch=arch, dtype=dtype, buckets=[Shape.decode(batch), *chunks], until="plan", max_context=tokens, keep_ir=False
+        found.model,
+        arch=arch,
+        dtype=dtype,
+        quantize=quantize,
+        buckets=[Shape.decode(batch), *chunks],
+        until="plan",
+        max_context=tokens,
+        keep_ir=False,
     )
-    return Inspection(found, tokens, batch, target, program.manifest)
+    return Inspection(found, tokens, batch, target, program.manifest, quantize)
 
 
-def inspection_text(model: str, *, arch: str | None, dtype: str, context: int | None, batch: int, as_json: bool) -> str:
+def inspection_text(
+    model: str, *, arch: str | None, dtype: str, context: int | None, batch: int, as_json: bool, quantize: str = "none"
+) -> str:
     """What the command prints."""
-    made = inspect(model, arch=arch, dtype=dtype, context=context, batch=batch)
+    made = inspect(model, arch=arch, dtype=dtype, context=context, batch=batch, quantize=quantize)
     return json.dumps(made.json()) if as_json else made.text()

@@ -62,12 +62,32 @@ def storage_table(manifest: Manifest) -> TextTable:
     return TextTable("Memory that stays", ("what", "size"), rows, frozenset({"size"}))
 
 
+SCALES = "scales"
+"""What scales and least values of packed weights are called."""
+
+
 def weight_bytes(manifest: Manifest) -> dict[str, int]:
-    """Bytes of the weights by dtype, as they lie in memory."""
-    sums: Counter[str] = Counter()
-    for weight in manifest.weights.values():
-        sums[weight.dtype] += prod(weight.shape) * DTYPE_BYTES[weight.dtype]
+    """Bytes of the weights as they lie in memory: floats by dtype, packed ones by kind (`int4`), scales and least values together."""
+    packed, sums = packed_weights(manifest), Counter[str]()
+    for name, weight in manifest.weights.items():
+        sums[packed.get(name, weight.dtype)] += prod(weight.shape) * DTYPE_BYTES[weight.dtype]
     return dict(sums)
+
+
+def packed_weights(manifest: Manifest) -> dict[str, str]:
+    """The weights that some kernel unpacks, by name: the kind of words, SCALES for what stands beside them."""
+    found: dict[str, str] = {}
+    for bucket in manifest.buckets:
+        for launch in bucket.launches:
+            kernel = manifest.kernels[launch.kernel]
+            for op, operands, attributes, _ in kernel.body["ops"]:
+                if op != "tile.dequantize":
+                    continue
+                for place, operand in enumerate(operands):
+                    ref = launch.args[int(operand)] if operand < kernel.inputs else None
+                    if ref is not None and ref.pool == "weight":
+                        found[ref.name] = SCALES if place else str(attributes["packing"]["kind"])
+    return found
 
 
 def kernel_table(manifest: Manifest, figures: Mapping[str, KernelResources] | None = None) -> TextTable:

@@ -206,7 +206,7 @@ def build(
     weights: dict[str, torch.Tensor] = {}
     for name, spec in first.weights.items():
         for copy in range(copies):
-            weights[f"{name}#{copy}"] = _numbers(spec, generator, device)
+            weights[f"{name}#{copy}"] = numbers_of(spec, generator, device)
     manifest: Manifest = replace(
         first,
         weights={f"{name}#{copy}": spec for name, spec in first.weights.items() for copy in range(copies)},
@@ -264,13 +264,17 @@ def differing(bench: Bench, failures: Mapping[int, str]) -> dict[int, str]:
     return found
 
 
-def _numbers(spec: WeightSpec, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+def numbers_of(spec: WeightSpec, generator: torch.Generator, device: torch.device) -> torch.Tensor:
     """A weight, so small that a product stays near 1."""
     dtype = DTYPES[spec.dtype]
-    made = torch.empty(spec.shape, dtype=dtype, device=device)
-    if not dtype.is_floating_point:
-        return made.random_(-8, 8, generator=generator)
-    return made.normal_(std=max(1, spec.shape[-1]) ** -0.5, generator=generator)
+    if dtype.is_floating_point:
+        # There are no random numbers of eight bits.
+        made = torch.empty(spec.shape, dtype=torch.float32 if dtype.itemsize == 1 else dtype, device=device)
+        return made.normal_(std=max(1, spec.shape[-1]) ** -0.5, generator=generator).to(dtype)
+    if len(spec.shape) == 1:
+        # The columns of a weight in the order in which it keeps them; packed numbers are words of a matrix.
+        return torch.randperm(spec.shape[0], generator=generator, device=device).to(dtype)
+    return torch.empty(spec.shape, dtype=dtype, device=device).random_(-8, 8, generator=generator)
 
 
 def _input(

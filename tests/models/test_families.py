@@ -62,6 +62,21 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     compare(CASES[name], tmp_path, CASES[name].lengths, "reference")
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("length", [20, 32, 33])
+def test_a_text_that_outgrows_its_frequencies(length: int, steps: int, tmp_path: Path) -> None:
+    """LongRoPE: texts of up to 32 tokens have the short factors; from the 33rd on all of the text has the long ones, in transformers too."""
+    model = CASES["phi3, both"].save(tmp_path)
+    loaded = api.load(tmp_path, device="cpu", dtype="float32", buckets=[1, 16, 64])
+    ids = ids_of(length, 97, 5)
+    with torch.no_grad():
+        expected = model.generate(torch.tensor([ids]), max_new_tokens=24, min_new_tokens=24, do_sample=False)[0, length:].tolist()
+    found = list(loaded.session.stream(ids, 24, ignore_eos=True, steps_per_replay=steps))
+    assert found == expected
+    # Nothing is left behind: the next text starts short again.
+    assert list(loaded.session.stream(ids, 24, ignore_eos=True, steps_per_replay=steps)) == expected
+
+
 INTERPRETED = {
     "window, soft-cap": "gemma2",
     "norm of all heads": "olmo2",
@@ -69,15 +84,18 @@ INTERPRETED = {
     "no rotation": "smollm3",
     "partial rotation, LayerNorm, norms with a weight a head": "stablelm",
     "learned positions": "gpt2",
+    "two sets of frequencies": "phi3, both",
     "interleaved rotation": "cohere",
+    "slopes of heads": "bloom",
     "mixture of experts": "mixtral",
+    "shared expert": "qwen2_moe",
     "mixture of experts beside a dense layer": "qwen3_moe",
 }
 
 
 @pytest.mark.parametrize("name", INTERPRETED.values(), ids=INTERPRETED)
 def test_kernels_compute_every_kind_of_block(name: str, tmp_path: Path) -> None:
-    compare(CASES[name], tmp_path, (11,), "interpret")
+    compare(CASES[name], tmp_path, (11, 40) if "both" in name else (11,), "interpret")
 
 
 FIRST = {case.model_type: name for name, case in reversed(CASES.items())}

@@ -21,7 +21,7 @@ from lamella.frontends.decoder import build, source_names, weight_shapes
 from lamella.frontends.family import family
 from lamella.frontends.huggingface import read_config
 from lamella.verification import verify
-from tests.models.tiny_families import CASES, Case
+from tests.models.tiny_families import CASES, ENCODERS, Case
 
 FIRST = {case.model_type: case for case in reversed(CASES.values())}
 """The first case of each family."""
@@ -45,9 +45,10 @@ def refused(folder: Path, *parts: str, kind: type[LamellaError] = ConfigError) -
 
 
 def test_every_family_has_a_case() -> None:
-    assert FIRST.keys() == registry.FAMILIES.keys()
+    known = {**FIRST, **{case.model_type: case for case in ENCODERS.values()}}
+    assert known.keys() == registry.FAMILIES.keys()
     assert {name: family(name).name for name in registry.FAMILIES} == {name: name for name in registry.FAMILIES}
-    assert all(family(name).architecture == case.architecture for name, case in FIRST.items())
+    assert all(family(name).architecture == case.architecture for name, case in known.items())
 
 
 @pytest.fixture(scope="module", params=sorted(FIRST))
@@ -83,17 +84,17 @@ def test_shards_types_and_end_tokens(saved: tuple[Case, Path, transformers.PreTr
 
 def test_what_changes_the_mathematics_is_refused(saved: tuple[Case, Path, transformers.PreTrainedModel]) -> None:
     _, folder, _ = saved
-    names = {"gpt2": "activation_function", "gemma2": "hidden_activation", "gemma3_text": "hidden_activation"}
+    names = {"gpt2": "activation_function", "bloom": "activation", "gemma2": "hidden_activation", "gemma3_text": "hidden_activation"}
     activation = names.get(open_model(folder).config.family, "hidden_act")
     changes: dict[str, tuple[Any, ...]] = {
         activation: ("quick_gelu", f"unknown activation quick_gelu in {activation}"),
         "alibi": (True, "alibi", "expected false"),
         "attention_sinks": (4, "attention_sinks", "expected 0"),
-        "quantization_config": ({"quant_method": "awq"}, "quantization method awq"),
+        "quantization_config": ({"quant_method": "hqq"}, "hqq"),
         "vocab_size": (-1, "vocab_size", "a positive integer"),
     }
-    if activation != "activation_function":
-        rope = json.loads((folder / "config.json").read_text())["rope_parameters"]
+    rope = json.loads((folder / "config.json").read_text()).get("rope_parameters")
+    if rope is not None:
         strange = {**rope, "rope_type": "spiral"}
         if "full_attention" in rope:
             strange = {**rope, "full_attention": {**rope["full_attention"], "rope_type": "spiral"}}
@@ -175,6 +176,7 @@ def test_tensors_of_a_layer_are_those_of_its_kind(tmp_path: Path) -> None:
         ("mixtral", {"num_local_experts": 10**6}, ("num_local_experts", "at most 4096", "got 1000000")),
         ("mixtral", {"num_local_experts": 4000, "num_hidden_layers": 9000}, ("too many experts in all", "at most 200000", "got 36000000")),
         ("qwen3_moe", {"mlp_only_layers": ["1"]}, ("mlp_only_layers", "a list of integers", 'got ["1"]')),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, ("apply_residual_connection_post_layernorm", "expected false")),
         ("granite", {"logits_scaling": 0}, ("logits_scaling", "a positive number", "got 0")),
     ],
 )
@@ -182,6 +184,43 @@ def test_contradictions_of_single_families(name: str, changes: dict[str, Any], p
     FIRST[name].save(tmp_path)
     edited(tmp_path, **changes)
     refused(tmp_path, "config.json", *parts)
+
+
+def spellings(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The same rotation as transformers 4 wrote it, as 5 does, and both at once, out of a config.json of transformers 5."""
+    new = config["rope_parameters"]
+    rest = {name: value for name, value in config.items() if name not in ("rope_parameters", *TOP_LEVEL)}
+    if "full_attention" in new:
+        whole, local = new["full_attention"], new["sliding_attention"]
+        top: dict[str, Any] = {"rope_theta": whole["rope_theta"], "rope_local_base_freq": local["rope_theta"]}
+    else:
+        whole, neox = new, config["model_type"] == "gpt_neox"
+        top = {"rotary_emb_base" if neox else "rope_theta": whole["rope_theta"]}
+        if "partial_rotary_factor" in whole:
+            top["rotary_pct" if neox else "partial_rotary_factor"] = whole["partial_rotary_factor"]
+    scaling = {"type" if name == "rope_type" else name: value for name, value in whole.items() if name not in TOP_LEVEL}
+    top["rope_scaling"] = None if scaling["type"] == "default" else scaling
+    return {"old": {**rest, **top}, "new": {**rest, "rope_parameters": new}, "both": {**rest, **top, "rope_parameters": new}}
+
+
+TOP_LEVEL = ("rope_theta", "rotary_emb_base", "partial_rotary_factor", "rotary_pct", "rope_local_base_freq", "rope_scaling")
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.stem not in ("GPT2", "Bloom")])
+def test_every_spelling_of_a_rotation_reads_alike(name: str, tmp_path: Path) -> None:
+    CASES[name].model().config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    expected, _ = read_config(path)
+    written = spellings(config)
+    for spelling in written.values():
+        path.write_text(json.dumps(spelling))
+        assert read_config(path)[0] == expected
+    for field in ("rope_theta", "rotary_emb_base", "partial_rotary_factor", "rotary_pct", "rope_local_base_freq"):
+        if field in written["both"]:
+            path.write_text(json.dumps({**written["both"], field: 0.5 * written["both"][field]}))
+            with pytest.raises(ConfigError, match=rf"contradicts {field} elsewhere"):
+                read_config(path)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -105,7 +105,7 @@ def test_a_gguf_file(tmp_path: Path, capsys: Capture, monkeypatch: pytest.Monkey
         ({"architectures": ["FalconForCausalLM"], "model_type": "falcon"}, "unknown architecture FalconForCausalLM"),
         ({"hidden_act": "mish"}, "unknown activation mish"),
         ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping changes what is computed"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "a quantized checkpoint cannot be read"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "a quantized checkpoint cannot be read"),
     ],
 )
 def test_what_does_not_run_is_described_with_the_reason(changes: dict[str, Any], reason: str, tmp_path: Path, capsys: Capture) -> None:

@@ -13,7 +13,7 @@ import torch
 import lamella
 from lamella.api import Model, quantized
 from lamella.checkpoints import GgufSource, PackedSource
-from lamella.checkpoints.packed import BLOCKS, GROUP, part_names
+from lamella.checkpoints.gguf_blocks import BLOCKS, keepable
 from lamella.errors import DtypeError
 from lamella.frontends import open_model
 from lamella.program import Shape
@@ -21,29 +21,128 @@ from lamella.semantics import IMPLEMENTATIONS
 from lamella.tools.costs import step_cost
 from tests.models.model_files import write_gguf
 
+ROOT = Path(__file__).parents[2]
 CAPITAL = (504, 3575, 282, 4649, 314, 7042, 30)
-PARTS = {"q4_0": (4, False), "q4_1": (4, True), "q8_0": (8, False)}
+GROUP = 32
+PARTS = {
+    "q4_0": ("int4", 32, "f16", ""),
+    "q4_1": ("int4", 32, "f16", "f16"),
+    "q5_0": ("int8", 32, "f16", ""),
+    "q5_1": ("int8", 32, "f16", "f16"),
+    "q8_0": ("int8", 32, "f16", ""),
+    "q4_k": ("int4", 32, "f32", "f32"),
+    "q5_k": ("int8", 32, "f32", "f32"),
+    "q6_k": ("int8", 16, "f32", ""),
+}
+HALVES = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
+"""Where blocks have float16 numbers; the others at their beginning."""
+
+
+def random_blocks(kind: str, rows: int, columns: int, seed: int, scale: float = 1.0) -> np.ndarray:
+    """Rows of blocks of random bytes, but for the float16 numbers, which are of all magnitudes up to `scale` and of both signs."""
+    rng = np.random.default_rng(seed)
+    per_block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]]
+    blocks = rng.integers(0, 256, (rows, columns // per_block, size), np.uint8)
+    for at in HALVES.get(kind, (0,)):
+        halves = rng.standard_normal(blocks.shape[:2]) * scale * 10.0 ** rng.integers(-3, 1, blocks.shape[:2])
+        blocks[..., at : at + 2] = halves.astype(np.float16)[..., None].view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def write(file: Path, tensors: dict[str, tuple[np.ndarray, str]], **keys: int) -> Path:
+    """A GGUF file of blocks, or floats, by the names of their types."""
+    writer = gguf.GGUFWriter(file, "llama")
+    for key, value in keys.items():
+        writer.add_int32(f"llama.{key.replace('__', '.')}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    for name, (data, kind) in tensors.items():
+        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[kind.upper()])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def test_all_block_types_are_listed() -> None:
+    assert {kind: (b.packing.kind, b.packing.group, b.packing.scales, b.packing.mins) for kind, b in BLOCKS.items()} == PARTS
+
+
+def test_bits_a_weight_are_those_of_the_documentation() -> None:
+    """docs/quantization.md, a row a type or two."""
+    rows = [line.split("|") for line in (ROOT / "docs/quantization.md").read_text().splitlines() if line.startswith("| GGUF Q")]
+    said = {
+        kind.strip(): float(bits)
+        for row in rows
+        for kind, bits in zip(row[1].removeprefix(" GGUF").split(","), row[5].split(","), strict=True)
+    }
+    assert said == {kind.upper(): block.packing.size(1, 256) * 8 / 256 for kind, block in BLOCKS.items()}
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_blocks_are_unpacked_bit_for_bit(kind: str, tmp_path: Path) -> None:
     """Random bytes as numbers, scales of all magnitudes, both signs."""
-    type = gguf.GGMLQuantizationType[kind.upper()]
-    values = np.random.default_rng(7).standard_normal((6, 96), np.float32) * np.float32([[1e-3], [1], [40], [0], [1e-6], [3]])
-    stored = gguf.quantize(values, type)
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    writer.add_tensor("w", stored, raw_dtype=type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    source = PackedSource(GgufSource.open(tmp_path / "m.gguf", {"w": "w"}, {"w": (6, 96)}), {"w": kind})
-    bits, least = PARTS[kind]
-    parts = [source.load(name) for name in part_names("w", BLOCKS[kind])]
-    assert [tuple(p.shape) for p in parts] == [source.shape(name) for name in part_names("w", BLOCKS[kind])]
-    assert len(parts) == 2 + least
-    made = IMPLEMENTATIONS["tile.dequantize"](*parts, packing={"kind": f"int{bits}", "group": GROUP})
-    assert torch.equal(made, torch.from_numpy(gguf.dequantize(stored, type)))
+    columns = 768 if kind.endswith("_k") else 96
+    stored = random_blocks(kind, 70, columns, 7)
+    write(tmp_path / "m.gguf", {"w": (stored, kind)})
+    stored_source = GgufSource.open(tmp_path / "m.gguf", {"w": "w"}, {"w": (70, columns)})
+    source = PackedSource(stored_source, keepable(stored_source, ["w"]))
+    number, group, scales, mins = PARTS[kind]
+    names = ["w.packed", "w.scales", *(["w.mins"] if mins else [])]
+    assert source.names() == sorted(["w", *names])
+    parts = [source.load(name) for name in names]
+    assert [tuple(p.shape) for p in parts] == [source.shape(name) for name in names]
+    assert [source.dtype(name) for name in names] == ["i32", scales, *([mins] if mins else [])]
+    made = IMPLEMENTATIONS["tile.dequantize"](*parts, packing={"kind": number, "group": group})
+    expected = torch.from_numpy(gguf.dequantize(stored, gguf.GGMLQuantizationType[kind.upper()]))
+    assert expected.isfinite().all()
+    assert torch.equal(made, expected)
+    assert torch.equal(source.weights["w"].floats("f32", "cpu"), expected)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A layer of types as files of today mix them: three for q, k and v, one projection in floats, the head in Q8_0, embeddings in Q6_K."""
+    hidden, ffn = 256, 256
+    types: dict[str, tuple[int, int, str]] = {
+        "attn_q": (128, hidden, "q4_k"), "attn_k": (64, hidden, "q5_k"), "attn_v": (64, hidden, "q6_k"), "attn_output": (hidden, 128, "q5_0"),
+        "ffn_up": (ffn, hidden, "q5_1"), "ffn_down": (hidden, ffn, "q6_k"),
+    }  # fmt: skip
+    tensors = {f"blk.0.{n}.weight": (random_blocks(k, rows, columns, len(n), 1e-3), k) for n, (rows, columns, k) in types.items()}
+    floats = np.random.default_rng(3).standard_normal((ffn, hidden)).astype(np.float16) * np.float16(0.05)
+    tensors |= {f"{n}.weight": (np.ones(hidden, np.float32), "f32") for n in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm")}
+    tensors |= {
+        "blk.0.ffn_gate.weight": (floats, "f16"),
+        "token_embd.weight": (random_blocks("q6_k", 50, hidden, 1, 1e-3), "q6_k"),
+        "output.weight": (random_blocks("q8_0", 50, hidden, 2, 1e-3), "q8_0"),
+    }
+    keys = {"block_count": 1, "embedding_length": hidden, "feed_forward_length": ffn, "context_length": 64, "rope__dimension_count": 64}
+    heads = {"attention__head_count": 2, "attention__head_count_kv": 1, "attention__key_length": 64, "attention__value_length": 64}
+    return write(tmp_path_factory.mktemp("mixed") / "m.gguf", tensors, **keys, **heads)
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 9, 2, 7, 1]])
+def test_types_mix_in_one_file(mixed: Path, prompt: list[int]) -> None:
+    """q, k and v in three types are still one launch; logits are those of the floats that the blocks stand for."""
+    options = {"device": "cpu", "dtype": "float32", "max_context": 32, "buckets": [1, 8]}
+    found: dict[str, torch.Tensor] = {}
+    for quantize, executor in (("none", "reference"), ("keep", "reference"), ("keep", "interpret")):
+        model = lamella.load(mixed, quantize=quantize, executor=executor, **options)
+        found[f"{quantize} {executor}"] = model.session.forward_logits(prompt, [len(prompt) - 1])[0]
+    assert found["none reference"].std() > 0.1
+    packed = model.opened.config.packed
+    assert {name: f"{p.kind} {p.group}" for name, p in packed.items() if name.startswith("layers.0.attn")} == {
+        "layers.0.attn.q_proj": "int4 32",
+        "layers.0.attn.k_proj": "int8 32",
+        "layers.0.attn.v_proj": "int8 16",
+        "layers.0.attn.o_proj": "int8 32",
+    }
+    assert "layers.0.ffn.gate_proj" not in packed and "embed" not in packed and "lm_head" in packed
+    manifest = model.program.manifest
+    assert manifest is not None
+    assert max(list(kernel.sources).count("dequantize") for kernel in manifest.kernels.values()) == 3
+    for name in ("keep reference", "keep interpret"):
+        torch.testing.assert_close(found[name], found["none reference"], rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:

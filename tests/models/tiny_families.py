@@ -96,6 +96,11 @@ GPT2 = {
         ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "intermediate_size", "max_position_embeddings")
     ),
 }
+BLOOM = {
+    "n_head": 6,
+    "n_layer": 2,
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers", "intermediate_size", "max_position_embeddings")),
+}
 CASES: Mapping[str, Case] = {
     "llama": Case("Llama", {"head_dim": 12, "rope_parameters": {"rope_theta": 10000.0, **LLAMA3}}),
     "llama, biased, linear": Case(
@@ -119,6 +124,18 @@ CASES: Mapping[str, Case] = {
     "mixtral": Case(
         "Mixtral", {"head_dim": 12, "sliding_window": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 36}
     ),
+    "qwen2_moe": Case(
+        "Qwen2Moe",
+        {
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 28,
+            "shared_expert_intermediate_size": 44,
+            "norm_topk_prob": True,
+        },
+    ),
     "qwen3_moe": Case(
         "Qwen3Moe",
         {
@@ -137,6 +154,11 @@ CASES: Mapping[str, Case] = {
     "phi3": Case("Phi3", {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.8, **LONGROPE}, "sliding_window": 9}, 64),
     "phi3, long": Case(
         "Phi3", {"original_max_position_embeddings": 16, "rope_parameters": {"partial_rotary_factor": 0.8, **LONGROPE}}, lengths=(17, 65)
+    ),
+    "phi3, both": Case(
+        "Phi3",
+        {"original_max_position_embeddings": 32, "rope_parameters": {"partial_rotary_factor": 0.8, **LONGROPE}},
+        lengths=(1, 7, 31, 33, 65),
     ),
     "gemma": Case("Gemma", {"head_dim": 16, "num_key_value_heads": 1}),
     "gemma2": Case(
@@ -193,6 +215,15 @@ CASES: Mapping[str, Case] = {
     ),
     "gpt2": Case("GPT2", {**GPT2, "scale_attn_by_inverse_layer_idx": True}, causal="LMHeadModel"),
     "cohere": Case("Cohere", {"use_qk_norm": True, "logit_scale": 0.3}),
+    "bloom": Case("Bloom", BLOOM, max_context=90),
     "cohere, biased": Case("Cohere", {"attention_bias": True}),
 }
 """By name: the first of a family carries its name in the registry, or nearly so."""
+TEXTS = {"num_key_value_heads": None, "max_position_embeddings": 70, "type_vocab_size": 3}
+LONGER = {**TEXTS, "max_position_embeddings": 72, "pad_token_id": 1, "bos_token_id": 0}
+ENCODERS: Mapping[str, Case] = {
+    "bert": Case("Bert", TEXTS, causal="Model"),
+    "roberta": Case("Roberta", LONGER, causal="Model"),
+    "xlm-roberta": Case("XLMRoberta", LONGER, causal="Model"),
+}
+"""They have no logits: their tests are in `test_embed.py`."""

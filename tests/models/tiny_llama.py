@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -145,10 +146,13 @@ class StageExecutor(MemoryExecutor):
             out.append(value)
         return out
 
-    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None) -> None:
+    def prepare(self, buckets: Iterable[Bucket] | None = None, progress: Progress | None = None, *, steps: int = 1) -> None:
         """Nothing is compiled."""
 
-    def launch(self, bucket: Bucket) -> None:
+    def launch(self, bucket: Bucket, steps: int = 1) -> None:
+        self.repeat(bucket, steps, partial(self._run, bucket))
+
+    def _run(self, bucket: Bucket) -> None:
         run, handles, function = self.programs[bucket.key]
         names = signature.input_names(function)
         caches = {f"cache.{layer}": cache for layer, cache in enumerate(self.caches)}

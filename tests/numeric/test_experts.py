@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from xdsl.dialects.builtin import bf16, f16, f32
+from xdsl.ir import SSAValue
 
 from lamella.dialects.attributes import shape_of
-from lamella.dialects.tile import AddRowsOp, ContractExpertsOp, RouteOp
+from lamella.dialects.tile import AddRowsOp, ContractExpertsOp, ContractOp, RouteOp, SortChoicesOp
 from lamella.semantics import IMPLEMENTATIONS
 from lamella.tools.costs import launch_cost
 from tests.numeric.harness import NARROW, Compiled, Graph, agree, compile_function, i32, numbers
@@ -43,9 +44,14 @@ def mixture(
         w_up=f"{experts * inner}x{width}x{element}",
         w_down=f"{experts * width}x{inner}x{element}",
     )
-    gate, up = (g.float32(g.cast(g.add(ContractExpertsOp(g["x"], g[w], g["chosen"], experts=experts)), kind)) for w in ("w_gate", "w_up"))
+    order = g.add(SortChoicesOp(g["chosen"])) if skeleton == "expert_tiles" else None
+
+    def contract(x: SSAValue, weight: str) -> SSAValue:
+        return g.float32(g.cast(g.add(ContractExpertsOp(x, g[weight], g["chosen"], order, experts=experts)), kind))
+
+    gate, up = contract(g["x"], "w_gate"), contract(g["x"], "w_up")
     active = g.cast(g.map("mul", g.map("silu", gate), up), kind)
-    down = g.float32(g.cast(g.add(ContractExpertsOp(active, g["w_down"], g["chosen"], experts=experts)), kind))
+    down = contract(active, "w_down")
     weighted = g.cast(g.map("mul", down, g.reshape(g["scale"], (tokens * top_k, 1))), kind)
     total = g.map("add", g.add(AddRowsOp(weighted, top_k)), g.float32(g["x"]))
     return compile_function(g.returns(g.cast(total, kind)), schedules={skeleton: schedule})
@@ -73,11 +79,16 @@ def test_a_mixture_in_three_launches(tokens: int, top_k: int, experts: int, elem
 
 @pytest.mark.parametrize(
     ("tokens", "top_k", "experts", "element", "schedule"),
-    [(17, 2, 3, "f32", {}), (33, 1, 5, "f16", {"m": 16, "n": 16, "k": 16}), (21, 4, 6, "f32", {"m": 32, "n": 16, "k": 16})],
+    [
+        (17, 2, 3, "f32", {}),
+        (33, 1, 5, "f16", {"m": 16, "n": 16, "k": 16}),
+        (21, 4, 6, "f32", {"m": 32, "n": 16, "k": 16}),
+        (19, 3, 40, "f32", {"m": 16, "n": 32, "k": 32}),
+    ],
 )
 def test_many_tokens_in_tiles(tokens: int, top_k: int, experts: int, element: str, schedule: dict[str, int]) -> None:
     compiled = mixture(tokens, top_k, experts, element=element, skeleton="expert_tiles", **schedule)
-    assert compiled.skeletons == ["expert_tiles", "expert_tiles", "row"]
+    assert compiled.skeletons == ["sort", "expert_tiles", "expert_tiles", "row"]
     # One expert is chosen by nobody: its programs end at once, and its weights do not matter.
     chosen = choices(tokens, top_k, experts - 1)
     inputs = {
@@ -163,3 +174,35 @@ def test_two_choices_are_two_launches() -> None:
     assert compiled.skeletons == ["experts", "experts"]
     assert shape_of(products[0]) == (2, 4)
     agree(compiled, g.inputs(0, a=i32([[2], [0]]), b=i32([[1], [1]])))
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 70])
+@pytest.mark.parametrize("element", ["f32", "f16"])
+def test_the_gate_of_a_shared_expert(tokens: int, element: str) -> None:
+    """A contraction with one row of weights beside another of the same x, and its sigmoid times each row of what a third makes."""
+    kind = {"f32": f32, "f16": f16}[element]
+    g = Graph(
+        x=f"{tokens}x20x{element}", w_gate=f"1x20x{element}", w_up=f"36x20x{element}", w_down=f"20x36x{element}", y=f"{tokens}x20x{element}"
+    )
+    gate, up = (g.cast(g.add(ContractOp(g["x"], g[w])), kind) for w in ("w_gate", "w_up"))
+    down = g.float32(g.cast(g.add(ContractOp(g.cast(g.map("silu", g.float32(up)), kind), g["w_down"])), kind))
+    share = g.cast(g.map("sigmoid", g.float32(gate)), kind)
+    shared = g.cast(g.map("mul", down, g.float32(share)), kind)
+    total = g.cast(g.map("add", g.float32(shared), g.float32(g["y"])), kind)
+    compiled = compile_function(g.returns(total, share))
+    skeleton = "gemv" if tokens == 1 else "mma"
+    assert compiled.skeletons.count(skeleton) == 2
+    agree(compiled, g.inputs(), NARROW[element])
+
+
+@pytest.mark.parametrize(("tokens", "top_k", "experts"), [(1, 1, 1), (17, 2, 3), (40, 3, 7), (64, 2, 200)])
+def test_sorting_choices(tokens: int, top_k: int, experts: int) -> None:
+    """By expert, those of one expert in order: several programs, some of whose rows stick out."""
+    g = Graph(chosen=f"{tokens}x{top_k}xi32")
+    compiled = compile_function(g.returns(g.add(SortChoicesOp(g["chosen"]))))
+    assert compiled.skeletons == ["sort"]
+    chosen = choices(tokens, top_k, experts)
+    (order,) = agree(compiled, {"chosen": chosen})
+    flat = chosen.reshape(-1)
+    expected = sorted(range(tokens * top_k), key=lambda number: (int(flat[number]), number))
+    assert order.tolist() == expected

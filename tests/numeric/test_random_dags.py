@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 
 from lamella import pipeline, registry
 from lamella.dialects.attributes import element_of, shape_of
-from lamella.dialects.tile import FusedOp
+from lamella.dialects.tile import FusedOp, GatherColumnsOp
 from lamella.lowering.body import export_function
 from lamella.passes.choose_schedule import ChooseSchedule
 from lamella.passes.fuse_regions import FuseRegions
@@ -57,6 +57,8 @@ class Recipe:
             "w_aa": f"{a}x{a}xf32",
             "index": f"{r}xi32",
             "pick": "2xi32",
+            "few": f"{a}xi32",
+            "many": f"{b}xi32",
         }
         g = Graph(**arguments)
         values = [g[name] for name in ("vr", "vb", "va", "column", "row", "y", "x")]
@@ -73,7 +75,8 @@ class Recipe:
     def inputs(self, g: Graph) -> dict[str, torch.Tensor]:
         """Numbers for its arguments."""
         index = torch.arange(self.rows, dtype=torch.int32) * 3 % 7
-        return g.inputs(index=index, pick=torch.tensor([self.rows - 1, 0], dtype=torch.int32))
+        few, many = (torch.arange(width, dtype=torch.int32) * 3 % WIDTHS[0] for width in WIDTHS)
+        return g.inputs(index=index, pick=torch.tensor([self.rows - 1, 0], dtype=torch.int32), few=few, many=many)
 
 
 def _step(g: Graph, values: list[SSAValue], numbers: tuple[int, ...]) -> SSAValue | None:
@@ -100,6 +103,9 @@ def _step(g: Graph, values: list[SSAValue], numbers: tuple[int, ...]) -> SSAValu
             return g.contract(x, weights[which % len(weights)]) if weights else None
         case 7:
             return g.gather((g["table"], g["list"])[which % 2], g["index"])
+        case 8:
+            columns = g[("few", "many")[which % 2]]
+            return g.add(GatherColumnsOp(x, columns)) if len(shape_of(x)) == 2 and shape_of(x)[1] in WIDTHS else None
         case _:
             return g.gather(x, g["pick"]) if len(shape_of(x)) == 2 and shape_of(x)[0] == shape_of(g["index"])[0] else None
 
@@ -109,7 +115,9 @@ def recipes(draw: st.DrawFn, most: int = 14) -> Recipe:
     """Graphs of up to `most` ops."""
     number = st.integers(0, 30)
     # Mostly operands made a few steps ago, so that graphs grow long and meet again.
-    step = st.tuples(st.sampled_from((0, 1, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8)), st.integers(0, 3) | number, st.integers(0, 6) | number, number)
+    step = st.tuples(
+        st.sampled_from((0, 1, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8, 9)), st.integers(0, 3) | number, st.integers(0, 6) | number, number
+    )
     steps = st.lists(step, min_size=most // 2, max_size=most)
     return Recipe(draw(st.sampled_from((1, 3, 5))), tuple(draw(steps)), tuple(draw(st.lists(number, max_size=3))))
 

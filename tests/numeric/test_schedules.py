@@ -12,7 +12,7 @@ import torch
 from xdsl.dialects.builtin import bf16, f16
 from xdsl.ir import SSAValue
 
-from lamella.dialects.tile import RotateOp, ScatterOp, SlotsOp
+from lamella.dialects.tile import ContractPartialOp, RotateOp, ScatterOp, SlotsOp
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
 from lamella.semantics import REDUCTIONS, SCALARS
 from tests.numeric.harness import NARROW, Graph, agree, compile_function, i32, numbers
@@ -167,6 +167,58 @@ def test_many_tiles_of_tokens(tokens: int) -> None:
     compiled = compile_function(g.returns(g.map("add", g.contract(g["x"], g["w"]), g["r"])), schedules=SMALL_TILES)
     (bucket,) = compiled.manifest.buckets
     assert bucket.launches[0].grid == {256: (16, 3, 1), 272: (9, 3, 2), 523: (11, 3, 3)}[tokens]
+    agree(compiled, g.inputs())
+
+
+def few(tokens: int, n: int, k: int, splits: int) -> dict:
+    """A schedule with weight rows down the product, one tile of tokens."""
+    return {"mma": {"m": max(8, 1 << (tokens - 1).bit_length()), "n": n, "k": k, "swap": 1, "splits": splits}}
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 33])
+@pytest.mark.parametrize("k", [64, 100, 150], ids="k={}".format)
+@pytest.mark.parametrize(("n", "splits"), [(16, 1), (16, 2), (32, 3)])
+def test_few_tokens_are_columns(tokens: int, k: int, n: int, splits: int) -> None:
+    """Weight rows are the rows of the product; where programs share the columns of K, the last one adds up, once and for all tiles."""
+    g = Graph(x=f"{tokens}x{k}xf16", w=f"37x{k}xf16", bias="37xf32", r=f"{tokens}x37xf32")
+    y = g.map("add", g.map("add", g.contract(g["x"], g["w"]), g["bias"]), g["r"])
+    compiled = compile_function(g.returns(y), schedules=few(tokens, n, 16, splits))
+    (region,) = compiled.regions
+    parts = [op for op in region.walk() if isinstance(op, ContractPartialOp)]
+    trips = -(-k // 16)
+    whole_runs = -(-trips // -(-trips // splits))  # of whole tiles: 4 tiles in 3 runs are 2 runs of 2
+    assert [op.splits.value.data for op in parts] == ([whole_runs] if splits > 1 else [])
+    (source,) = compiled.sources.values()
+    assert ("tl.atomic_add" in source) == (splits > 1) and "tl.permute" in source
+    agree(compiled, g.inputs())
+    agree(compiled, g.inputs())
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("tokens", [3, 16])
+def test_few_tokens_that_meet_and_turn(tokens: int, splits: int) -> None:
+    """Two products side by side, a third one beside them whose pairs are turned: merged sums take the epilogue that whole ones do."""
+    g = Graph(x=f"{tokens}x96xf16", w1="40x96xf16", w2="40x96xf16", w3="32x96xf16", table="9x16xf32", positions=f"{tokens}xi32")
+    both = g.map("mul", g.map("silu", g.contract(g["x"], g["w1"])), g.contract(g["x"], g["w2"]))
+    angles = g.gather(g["table"], g["positions"])
+    turned = g.add(RotateOp(g.contract(g["x"], g["w3"]), angles, heads=2, head_dim=16, rotary_dim=16, style="paired"))
+    compiled = compile_function(g.returns(g.cast(both, f16), turned), schedules=few(tokens, 16, 16, splits))
+    assert len(compiled.regions) == 1
+    agree(compiled, g.inputs(positions=i32([n % 9 for n in range(tokens)])), NARROW["f16"])
+
+
+@pytest.mark.parametrize("tokens", [2, 33])
+@pytest.mark.parametrize("k", [96, 100])
+def test_a_norm_is_summed_up_beside_the_product(tokens: int, k: int) -> None:
+    """The row scale of a norm, which is applied behind the product: x is read once for both, in one loop."""
+    g = Graph(x=f"{tokens}x{k}xf16", w=f"37x{k}xf16")
+    wide = g.float32(g["x"])
+    mean = g.map("mul", g.reduce("sum", g.map("square", wide)), 1.0 / k)
+    scale = g.map("rsqrt", g.map("add", mean, 1e-5))
+    y = g.map("mul", g.contract(g["x"], g["w"]), scale)
+    compiled = compile_function(g.returns(y), schedules=few(tokens, 16, 32, 1))
+    (source,) = compiled.sources.values()
+    assert source.count("tl.range(") + source.count(" in range(") == 1
     agree(compiled, g.inputs())
 
 

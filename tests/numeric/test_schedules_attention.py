@@ -23,7 +23,18 @@ NAN, INF = math.nan, math.inf
 class Batch:
     """Sequences of (queries, context) over a cache with shuffled blocks, and NaN wherever no token lies."""
 
-    def __init__(self, lengths: list[tuple[int, int]], *, heads: int, kv_heads: int, dim: int, block: int, blocks: int, padding: int = 0):
+    def __init__(
+        self,
+        lengths: list[tuple[int, int]],
+        *,
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        block: int,
+        blocks: int,
+        padding: int = 0,
+        sinks: bool = False,
+    ):
         self.real = sum(q for q, _ in lengths)
         tokens, sequences = self.real + padding, len(lengths)
         self.g = Graph(
@@ -32,6 +43,7 @@ class Batch:
             block_table=f"{sequences}x{blocks}xi32",
             query_start=f"{sequences + 1}xi32",
             context_len=f"{sequences}xi32",
+            **({"sinks": f"{heads}xf32"} if sinks else {}),
         )
         self.longest = max(q for q, _ in lengths)
         self.sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "scale": dim**-0.5}
@@ -53,11 +65,13 @@ class Batch:
             "block_table": table,
             "query_start": i32(starts),
             "context_len": i32([context for _, context in lengths]),
+            **({"sinks": numbers([heads], 9, scale=2.0)} if sinks else {}),
         }
 
     def attend(self) -> SSAValue:
         g = self.g
-        return g.add(AttendOp(*(g[n] for n in ("q", "cache", "block_table", "query_start", "context_len")), **self.sizes))
+        sinks = ["sinks"] if "sinks" in self.given else []
+        return g.add(AttendOp(*(g[n] for n in ("q", "cache", "block_table", "query_start", "context_len", *sinks)), **self.sizes))
 
 
 SIZES = [

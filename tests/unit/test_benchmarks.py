@@ -199,6 +199,18 @@ def test_decode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found["versions"]["torch"] == torch.__version__ and found["dtype"] == "f32"
 
 
+def test_decode_of_packed_weights_and_of_several_steps_a_graph(tmp_path: Path) -> None:
+    """Each row has its own bound: packed weights are fewer bytes."""
+    arguments = (*SHORT, "--context", "20", "--peers", "none", "--quantize", "int8", "--steps-per-replay", "2")
+    found, _ = run(tmp_path, "decode", *arguments)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["lamella", "lamella, 2 steps a graph", "lamella int8"]
+    assert rows["lamella, 2 steps a graph"]["launches"] == 2 and found["best_peer"] is None
+    assert rows["lamella int8"]["floor_ms"] < found["floor_ms"]
+    assert rows["lamella int8"]["bound_share"] == pytest.approx(rows["lamella int8"]["floor_ms"] / rows["lamella int8"]["ms"])
+    assert rows["lamella int8"]["ratio"] == pytest.approx(rows["lamella int8"]["ms"] / rows["lamella"]["ms"])
+
+
 def test_prefill_command_writes_one_file_a_length(tmp_path: Path) -> None:
     run(tmp_path, "prefill", *SHORT, "--tokens", "8,20", "--peers", "eager")
     for tokens in (8, 20):

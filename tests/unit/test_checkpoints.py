@@ -1,6 +1,9 @@
 """Tensor sources: what was written comes back, by canonical name, in any element type; files that lie are refused in one line."""
 
 import json
+import os
+import struct
+import time
 from pathlib import Path
 
 import gguf
@@ -11,7 +14,7 @@ from safetensors.torch import save_file
 
 from lamella.checkpoints import GgufSource, RandomSource, SafetensorsSource, open_source, read_gguf
 from lamella.checkpoints.gguf import can_dequantize
-from lamella.errors import CheckpointError, DtypeError, LamellaError, ModelNotFoundError, TensorError
+from lamella.errors import CheckpointError, DtypeError, LamellaError, ModelNotFoundError, TensorError, nearest
 
 NAMES = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight"}
 SHAPES = {"embed": (7, 64), "final_norm": (64,)}
@@ -327,3 +330,123 @@ def test_descriptions_are_checked(tmp_path: Path) -> None:
     refusal(ModelNotFoundError, lambda: open_source({"kind": "gguf", "path": str(tmp_path / "x"), "names": {}}), "gone")
     refusal(ModelNotFoundError, lambda: open_source({"kind": "safetensors", "path": str(tmp_path), "names": {}}), "gone")
     refusal(TensorError, lambda: RANDOM.load("embd"), "nearest: embed")
+
+
+# --- what a fuzz test found, or a reader of the formats
+
+
+def write_header(file: Path, entries: list[tuple[str, dict]], body: int) -> None:
+    """A safetensors file of a header given piece by piece, so that it may repeat itself, and so many bytes of data."""
+    header = ("{" + ",".join(f"{json.dumps(name)}:{json.dumps(entry)}" for name, entry in entries) + "}").encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(body))
+
+
+def entry(begin: int, end: int) -> dict:
+    return {"dtype": "F32", "shape": [(end - begin) // 4], "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "parts"),
+    [
+        ([("a", entry(0, 8)), ("a", entry(0, 8))], ("a is given twice",)),
+        ([("a", {**entry(0, 8), "x": {"y": 1}}), ("b", entry(0, 8))], ("tensor b overlaps the one before it", "from byte 8 on, got 0")),
+        ([("a", entry(4, 8)), ("b", entry(0, 8))], ("tensor a overlaps",)),
+        ([("a", entry(0, 4)), ("b", entry(8, 12))], ("tensor b leaves a gap before it",)),
+        ([("a", {**entry(0, 8), "shape": [10**4000]})], ("tensor a has no consistent",)),
+        ([("a\n\x1b[2J\ud800", {})], (r"tensor a \x1b[2J\ud800 has no consistent",)),
+        ([("a" * 10**6, {})], ("aaa…aaa",)),
+    ],
+)
+def test_headers_that_contradict_themselves(tmp_path: Path, entries: list[tuple[str, dict]], parts: tuple[str, ...]) -> None:
+    file = tmp_path / "model.safetensors"
+    write_header(file, entries, 8)
+    with pytest.raises(CheckpointError) as caught:
+        SafetensorsSource.open(tmp_path, {})
+    line = str(caught.value)
+    assert line.isprintable() and len(line) < 800
+    assert all(part in line for part in (str(file), *parts)), line
+
+
+@pytest.mark.parametrize("size", [25_000_001, 1 << 40, (1 << 64) - 1])
+def test_a_header_longer_than_any_is_not_read(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(size.to_bytes(8, "little") + b"{")
+    with file.open("r+b") as stream:
+        stream.truncate(1 << 41)  # a file of holes
+    refusal(CheckpointError, lambda: SafetensorsSource.open(tmp_path, {}), str(file))
+
+
+@pytest.mark.parametrize("place", ["x" * 5000, "a\0b", "\ud800", "loop", "pipe", "zeros", "folder"])
+def test_an_index_names_files(tmp_path: Path, place: str) -> None:
+    """Not what no file can be called, nor pipes and devices, which would never end."""
+    write_shards(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {NAMES["embed"]: place}}))
+    refusal(CheckpointError, lambda: SafetensorsSource.open(tmp_path, NAMES), "a file that the index names is missing")
+
+
+def test_an_index_without_end(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.touch()
+    os.truncate(index, 1 << 40)
+    refusal(CheckpointError, lambda: SafetensorsSource.open(tmp_path, NAMES), "the index is too large, expected at most 25000000 bytes")
+
+
+def gguf_header(*parts: bytes) -> bytes:
+    """Magic, version 3, one tensor or one metadatum, and what follows."""
+    return b"GGUF" + struct.pack("<I", 3) + b"".join(parts)
+
+
+def counts(tensors: int, metadata: int) -> bytes:
+    return struct.pack("<QQ", tensors, metadata)
+
+
+KEY = struct.pack("<Q", 1) + b"k"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gguf_header(counts(1 << 60, 0)), "too many tensors"),
+        (gguf_header(counts(0, 1 << 60)), "too many metadata"),
+        (gguf_header(counts(0, 1), struct.pack("<Q", 1 << 33)), "too many bytes in a name"),
+        (gguf_header(counts(1, 0), struct.pack("<Q", 1 << 33)), "too many bytes in a name"),
+        (gguf_header(counts(0, 1), KEY, struct.pack("<IQ", 8, 1 << 62)), "truncated GGUF header"),
+        (gguf_header(counts(0, 1), KEY, struct.pack("<IIQ", 9, 8, 1 << 28)), "too many texts in a list"),
+        (gguf_header(counts(0, 1), KEY, struct.pack("<IIQ", 9, 4, 1 << 61)), "truncated GGUF header"),
+        (gguf_header(counts(0, 1), KEY, struct.pack("<IIQ", 9, 9, 1 << 61)), "a list of metadata type 9"),
+        (gguf_header(counts(1, 0), KEY, struct.pack("<IQQIQ", 2, 1 << 62, 1 << 62, 0, 0)), "ends past the end"),
+        (gguf_header(counts(1, 0), KEY, struct.pack("<IQIQ", 1, 8, 0, 1 << 63)), "ends past the end"),
+    ],
+)
+def test_counts_of_a_gguf_that_lie(tmp_path: Path, content: bytes, what: str) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(content)
+    os.truncate(file, 1 << 36)  # holes: there would be room for what the header says
+    refusal(CheckpointError, lambda: read_gguf(file), str(file), what)
+
+
+def test_a_long_text_of_a_gguf_is_stepped_over(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(gguf_header(counts(0, 1), KEY, struct.pack("<IQ", 8, 1 << 33)))
+    os.truncate(file, 1 << 34)
+    assert dict(read_gguf(file).metadata) == {}
+
+
+def test_blocks_with_infinite_scales_load(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", {"x": (np.ones((1, 32), np.float32), gguf.GGMLQuantizationType.Q8_0)})
+    content = bytearray((tmp_path / "m.gguf").read_bytes())
+    at = read_gguf(tmp_path / "m.gguf").tensors["x"].offset
+    content[at : at + 34] = np.float16("inf").tobytes() + bytes(32)
+    (tmp_path / "m.gguf").write_bytes(bytes(content))
+    assert GgufSource.open(tmp_path / "m.gguf", {"x": "x"}).load("x").isnan().all()
+
+
+def test_the_nearest_of_a_million_names_is_found_at_once() -> None:
+    names = [f"model.layers.{i}.weight" for i in range(10**6)]
+    start = time.perf_counter()
+    assert "model.layers.77777.weight" in nearest("model.layers.77777.weigth", names)
+    assert time.perf_counter() - start < 5

@@ -166,11 +166,11 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
     args = ["generate", "m", "--prompt", "Hi", "--chat", "--max-new-tokens", "5", "--stop", "\n", "--stop", "END", "--seed", "3"]
     args += ["--temperature", "0.5", "--device", "cpu", "--random-weights", "0", "--weight-cache", "kept"]
     assert output(args, capsys) == "Paris é\n"
-    assert calls[:2] == [("m", {"random_weights": 0}), ("Hi", {"chat": True})]
+    assert calls[:2] == [("m", {"random_weights": 0}), ("Hi", {"chat": True, "system": None, "tools": []})]
     (_, load), (ids, generate) = calls[2:]
     load.pop("progress")(1, 2, "embed")
     load.pop("kernel_progress")(1, 2, "t1_gemv_0")
-    assert load.pop("quantize") == "none"
+    assert (load.pop("quantize"), load.pop("steps_per_replay"), generate["steps_per_replay"]) == ("none", 1, 1)
     assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None, "max_arena": 0, "weight_cache": Path("kept")}
     assert ids == [1]
     expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False}
@@ -181,7 +181,7 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
 def test_generate_json_prints_one_object_and_nothing_else(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(output(["generate", "m", "--prompt", "Hi", "--json"], capsys))
     assert result == {"prompt_ids": [1], "output_ids": [2, 3], "text": "Paris é", "stop_reason": "length", "timings": {"decode": 0.5}}
-    assert calls[3][1]["on_text"] is None
+    assert (calls[3][1]["on_text"], calls[3][1]["steps_per_replay"]) == (None, None)
 
 
 def test_an_unstated_number_of_tokens_is_what_the_context_leaves(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:

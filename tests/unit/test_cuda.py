@@ -13,9 +13,11 @@ import torch
 from lamella.runtime.cuda import CudaExecutor
 from lamella.runtime.executor import make_executor
 from lamella.runtime.manifest import Manifest
+from lamella.runtime.sampling_parameters import SamplingParameters
 from tests.unit import tiny_program
 
 ROWS = 8
+SAMPLING = SamplingParameters(temperature=1.0, top_k=50, top_p=0.9, seed=4)
 HEADER = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 LINE = "    i = tl.program_id(0)\n    tl.store(out + i, tl.load(x + i) {})\n"
 SOURCES = {
@@ -60,6 +62,78 @@ def test_steps_feed_each_other_and_capture_leaves_inputs_alone(graphs: bool, ear
             assert made.output(bucket, "out").tolist() == [2.0 * (i + step) for i in range(ROWS)]
         assert x.tolist() == [float(i + 3) for i in range(ROWS)]
     assert not any(cache.isnan().any() for cache in made.caches)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graphs", [True, False])
+def test_several_steps_in_one_graph(graphs: bool) -> None:
+    """Each step adds its position to the token and advances: the graph leaves what the steps one by one do, and keeps every token."""
+    names = ("tokens", "positions")
+    sources = {
+        "add": HEADER + "def add(token, position, out):\n    tl.store(out, tl.load(token) + tl.load(position))\n",
+        "advance": HEADER + "def advance(x, out):\n    tl.store(out, tl.load(x) + 1)\n",
+    }
+    body = {"args": 1, "ops": [], "yields": [0]}
+    data: dict[str, Any] = tiny_program.manifest([(1, 1, 1, 1, True)])
+    data["kernels"] = {name: {"file": "", "inputs": inputs, "body": body} for name, inputs in (("add", 2), ("advance", 1))}
+    token, position = (tiny_program.given(name) for name in names)
+    data["buckets"][0] |= {
+        "inputs": [{"name": name, "dtype": "i32", "shape": [1]} for name in names],
+        "outputs": [{"name": "next", "ref": token}],
+        "launches": [
+            {"kernel": "add", "grid": [1, 1, 1], "args": [token, position, token]},
+            {"kernel": "advance", "grid": [1, 1, 1], "args": [position, position]},
+        ],
+    }
+    made = make_executor(Manifest.from_json(data), {}, executor="cuda", kernels=sources, graphs=graphs, cache_tokens=8)
+    (bucket,) = made.manifest.buckets
+    inputs = made.inputs(bucket)
+    inputs["positions"].fill_(3)
+    made.prepare(steps=4)
+    assert [inputs[name].tolist() for name in names] == [[0], [3]]
+    assert (made.graph_bytes > 0) <= graphs
+    expected = [3, 7, 12, 18, 25, 33, 42, 52, 63, 75]
+    # 4 and 1 were captured by `prepare`, 3 and 2 are at their first launch, in the middle of a run.
+    for steps in (4, 3, 1, 2):
+        made.launch(bucket, steps)
+        assert made.sampled(bucket, steps)[:, 0].tolist() == expected[:steps]
+        expected = expected[steps:]
+    assert [inputs[name].tolist() for name in names] == [[75], [13]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_2000_tokens_with_graphs_without_and_several_steps_a_replay(dtype: str) -> None:
+    import lamella
+    from lamella.program import Shape
+
+    model = Path(__file__).resolve().parents[2] / "benchmarks/models/tiny.json"
+    made: list[list[tuple[int, ...]]] = []
+    for graphs, groups in ((True, (1, 8, 7)), (False, (1, 8))):
+        loaded = lamella.load(
+            model,
+            random_weights=0,
+            device="cuda",
+            dtype=dtype,
+            max_context=2020,
+            buckets=[Shape.decode(), Shape.prefill(20)],
+            graphs=graphs,
+        )
+        assert loaded.steps_per_replay == 8
+        assert (loaded.executor.graph_bytes > 0) <= graphs
+        for steps in groups:
+            asked = {"max_new_tokens": 2000, "ignore_eos": True, "steps_per_replay": steps}
+            greedy = loaded.generate(list(range(3, 15)), **asked).output_ids
+            sampled = loaded.generate(list(range(3, 15)), temperature=1.0, top_k=50, top_p=0.9, seed=4, **asked).output_ids
+            assert len(greedy) == len(sampled) == 2000
+            made.append([greedy, sampled])
+    assert all(each == made[0] for each in made[1:])
+    # A stop at each place of a group: what was queued behind it is dropped, and the next generation finds everything as it should be.
+    whole = made[0][1]
+    for place in range(20, 30):
+        stop = whole[place]
+        stream = loaded.session.stream(list(range(3, 15)), 64, SAMPLING, stop_ids=[stop], steps_per_replay=8)
+        assert tuple(stream) == whole[: whole.index(stop)]
 
 
 START = """

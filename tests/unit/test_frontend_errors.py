@@ -364,8 +364,63 @@ def test_contradictory_configuration(tmp_path: Path, changes: dict[str, Any], pa
 def test_unsupported_element_types(tmp_path: Path) -> None:
     write_config(tmp_path, torch_dtype="float8_e4m3fn")
     refusal(DtypeError, tmp_path, "torch_dtype", "expected float32, float16, bfloat16", "got float8_e4m3fn")
-    write_config(tmp_path, quantization_config={"quant_method": "gptq"})
-    refusal(DtypeError, tmp_path, "quantized", "gptq")
+
+
+def compressed(form: str, **weights: Any) -> dict[str, Any]:
+    """A quantization_config of compressed-tensors with one entry."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 32, **weights}}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"quant_method": "hqq"}, ("quantization method hqq", "expected one of awq", "--quantize int8 or int4")),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, ("quantization method bitsandbytes",)),
+        ({"load_in_8bit": True}, ("quantization method bitsandbytes",)),
+        ({"quant_method": "quanto"}, ("quantization method quanto",)),
+        ({"quant_method": "mxfp4"}, ("quantization method mxfp4",)),
+        ({"bits": 4}, ("quantization method unknown",)),
+        ({"quant_method": "gptq", "bits": 3}, ("GPTQ with bits: 3", "4 or 8 bits")),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, ("checkpoint_format: marlin", "gptq or gptq_v2")),
+        ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, ("checkpoint_format: marlin",)),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*down.*": {"bits": 8}}}, ("dynamic", "+:.*down.*")),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, ("AWQ of version gemv", "version gemm")),
+        ({"quant_method": "awq", "bits": 3}, ("AWQ with bits: 3",)),
+        ({"quant_method": "awq", "zero_point": False}, ("zero_point: false",)),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("method fp8", "scales for blocks", "a scale a row")),
+        (compressed("nvfp4-pack-quantized", num_bits=4, type="float"), ("format: nvfp4-pack-quantized", "pack-quantized, int-quantized")),
+        (compressed("pack-quantized", num_bits=3), ("int weights of 3 bits",)),
+        (
+            compressed("float-quantized", num_bits=8, type="float", strategy="block"),
+            ("strategy: block of float weights", "tensor, channel"),
+        ),
+        (compressed("pack-quantized", num_bits=4, strategy="tensor", symmetric=False), ("zero points",)),
+        ({**compressed("pack-quantized"), "sparsity_config": {"format": "sparse-24-bitmask"}}, ("sparsity_config: sparse-24-bitmask",)),
+    ],
+)
+def test_checkpoints_quantized_in_other_ways(tmp_path: Path, given: dict[str, Any], parts: tuple[str, ...]) -> None:
+    write_config(tmp_path, quantization_config=given)
+    refusal(DtypeError, tmp_path, "config.json: a quantized checkpoint cannot be read", *parts)
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"quant_method": "gptq"}, ("field bits",)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, ("field group_size",)),
+        ({"quant_method": "gptq", "bits": 4, "desc_act": "yes"}, ("field desc_act",)),
+        ({"quant_method": 4}, ("field quant_method",)),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, ("config_groups quantizes no weights",)),
+        ({**compressed("pack-quantized"), "ignore": ["re:("]}, ("field ignore holds a pattern that does not parse", 'got "("')),
+        ({**compressed("pack-quantized"), "ignore": [3]}, ("field ignore is no list of names",)),
+        ({**compressed("pack-quantized"), "ignore": ["re:(.+)+x"]}, ("field ignore holds a pattern that may take long", "none of a group")),
+        ({**compressed("pack-quantized"), "ignore": ["re:.*.*.*.*.*x"]}, ("field ignore holds a pattern that may take long",)),
+    ],
+)
+def test_malformed_quantization(tmp_path: Path, given: dict[str, Any], parts: tuple[str, ...]) -> None:
+    write_config(tmp_path, quantization_config=given)
+    refusal(ConfigError, tmp_path, "config.json", *parts)
 
 
 def test_bad_generation_configuration(tmp_path: Path) -> None:
@@ -445,7 +500,8 @@ def test_gguf_missing_tensor(tmp_path: Path) -> None:
         ({"attention.value_length": 8}, ConfigError, ("attention.value_length", "expected 16", "got 8")),
         ({"rope.dimension_count": 18}, ConfigError, ("rope.dimension_count", "got 18")),
         ({"rope.scaling.type": "yarn"}, ConfigError, ("unknown RoPE scaling yarn",)),
-        ({"expert_count": 8}, ConfigError, ("expert_count", "got 8")),
+        ({"expert_count": 8, "expert_used_count": 9}, ConfigError, ("num_experts_per_tok", "at most 8", "got 9")),
+        ({"expert_count": 8}, TensorError, ("blk.0.ffn_gate_inp.weight (layers.0.ffn.router) is missing",)),
         ({"attention.sliding_window": 32}, ConfigError, ("sliding-window", "got 32")),
         ({"vocab_size": 51}, ConfigError, ("vocab_size contradicts", "expected 50", "got 51")),
     ],

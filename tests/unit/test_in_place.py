@@ -182,6 +182,13 @@ def test_same_grid_index(arguments: list[str], ops: str, yields: list[tuple[str,
             id="gathered",
         ),
         pytest.param(
+            [X, "tensor<8xi32>"],
+            f"%r = tile.gather_columns %0[%1] : {X}, tensor<8xi32> -> {X}",
+            [("%r", X)],
+            "gather_columns reads it",
+            id="columns in another order",
+        ),
+        pytest.param(
             ["tensor<4x8x2x1xf32>", "tensor<4x8x2xf32>"],
             f"%m = tile.attend_merge %0, %1, %1 : tensor<4x8x2x1xf32>, tensor<4x8x2xf32>, tensor<4x8x2xf32> -> {X} \n"
             '%r = tile.map "neg"(%1) : tensor<4x8x2xf32> -> tensor<4x8x2xf32>',

@@ -122,9 +122,9 @@ def test_a_ragged_step_with_padding_and_poisoned_blocks() -> None:
     assert result.next.tolist() == expected.argmax(-1).tolist()
 
 
-def test_a_step_too_large_for_every_bucket() -> None:
-    with pytest.raises(ManifestError, match="no bucket of the compiled program holds this batch, got 13 tokens"):
-        session().step([0] * 13, range(13), [0, 13], [13], [[1, 2, 3, 4]], [12])
+def test_more_rows_of_one_token_than_any_bucket_has() -> None:
+    with pytest.raises(ManifestError, match=r"no bucket of the compiled program holds this batch, got 1 tokens, .* 5 logit rows"):
+        session().step([3], [0], [0, 1], [1], [[1]], [0] * 5)
 
 
 def test_sampling_is_reproducible_and_keyed_by_the_seed() -> None:

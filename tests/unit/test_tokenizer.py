@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Builder
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from lamella.errors import CheckpointError, PromptError
-from lamella.tokenizer import Tokenizer, has_tokenizer
+from lamella.tokenizer import Tokenizer, has_tokenizer, read_tools
 
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
@@ -144,6 +144,72 @@ def test_a_template_in_its_own_file(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.chat([{"role": "user", "content": "a"}]), special=True) == "<|user|>a<|assistant|>"
 
 
+TOOLS_TEMPLATE = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>"
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "description": "of a place", "parameters": {"type": "object", "properties": {}}},
+}
+HELLO = {"role": "user", "content": "hello"}
+
+
+def test_system_prompts_and_tools_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = save(byte_level(), tmp_path / "model", template=TOOLS_TEMPLATE)
+    messages = [{"role": "system", "content": "be brief"}, HELLO]
+    reference = AutoTokenizer.from_pretrained(tokenizer.folder)
+    expected = reference.apply_chat_template(messages, tools=[WEATHER], add_generation_prompt=True, return_dict=True)["input_ids"]
+    ids = tokenizer.chat(messages, [WEATHER])
+    assert ids == expected
+    assert tokenizer.decode(ids, special=True) == "[weather]<|system|>be brief<|user|>hello<|assistant|>"
+
+
+def test_a_template_that_ignores_what_it_is_given_is_found_out(tmp_path: Path) -> None:
+    tokenizer = save(byte_level(), tmp_path / "model", template="{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
+    with pytest.raises(PromptError, match=r"knows no tools \(describe them in the prompt\)"):
+        tokenizer.chat([HELLO], [WEATHER])
+    with pytest.raises(PromptError, match="knows no system prompt"):
+        tokenizer.chat([{"role": "system", "content": "be brief"}, HELLO])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "malformed JSON"),
+        ("{}", "no list of functions"),
+        ("[]", "no list of functions"),
+        ("[1]", "no list of functions"),
+        (None, "cannot be read"),
+    ],
+)
+def test_files_of_tools(tmp_path: Path, content: str | None, message: str) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([WEATHER]))
+    assert read_tools(file) == [WEATHER]
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(PromptError, match=message):
+        read_tools(file)
+
+
+def test_added_tokens_are_one_id_each(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = save(byte_level(), tmp_path / "model")
+    reference = AutoTokenizer.from_pretrained(tokenizer.folder)
+    reference.add_tokens(["<think>"], special_tokens=False)
+    reference.add_special_tokens({"additional_special_tokens": ["<|call|>"]})
+    reference.save_pretrained(tmp_path / "more")
+    more = Tokenizer(tmp_path / "more")
+    ids = more.encode("a<think>b<|call|>c")
+    assert more.size == tokenizer.size + 2
+    assert ids == reference("a<think>b<|call|>c").input_ids
+    assert ids.count(tokenizer.size) == ids.count(tokenizer.size + 1) == 1
+    assert more.decode(ids) == "a<think>bc"
+    assert "".join(streamed(more, ids)) == "a<think>bc"
+
+
 def test_a_broken_tokenizer_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{ nonsense\n}")
     with pytest.raises(CheckpointError) as caught:
@@ -151,6 +217,45 @@ def test_a_broken_tokenizer_is_one_line(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
     assert "--prompt-ids" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_without_a_fast_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x05\n\x01a\x15\x00")
+    assert has_tokenizer(tmp_path)
+    with pytest.raises(CheckpointError, match=r"tokenizer.model alone is not read, expected tokenizer.json \(make it .*save_pretrained"):
+        Tokenizer(tmp_path).encode("a")
+
+
+class Panic(BaseException):
+    """As the Rust half of tokenizers raises."""
+
+
+Panic.__name__ = "PanicException"
+
+
+@pytest.mark.parametrize("error", [Panic("index out of bounds\nat x.rs"), KeyError("input_ids"), TypeError("no"), RuntimeError("unk")])
+def test_what_a_tokenizer_stumbles_over_is_one_line(tmp_path: Path, error: BaseException) -> None:
+    def stumble(*_: object, **__: object) -> None:
+        raise error
+
+    tokenizer = save(byte_level(), tmp_path / "model")
+    broken = type("Broken", (), {"__call__": stumble, "decode": stumble, "apply_chat_template": stumble, "chat_template": "x"})()
+    tokenizer.__dict__["backend"] = broken
+    for call in (lambda: tokenizer.encode("a"), lambda: tokenizer.decode([1]), lambda: tokenizer.chat([HELLO])):
+        with pytest.raises((CheckpointError, PromptError)) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        assert str(tokenizer.folder) in str(caught.value)
+
+
+def test_an_interruption_is_none_of_a_tokenizers_mistakes(tmp_path: Path) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    tokenizer = save(byte_level(), tmp_path / "model")
+    tokenizer.__dict__["backend"] = type("Slow", (), {"decode": interrupt})()
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.decode([1])
 
 
 def test_folders_without_a_tokenizer(tmp_path: Path) -> None:

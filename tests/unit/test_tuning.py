@@ -123,12 +123,38 @@ def test_a_rotation_needs_both_columns_of_a_pair() -> None:
 
 def test_splits_of_more_groups_than_counters_do_not_fit() -> None:
     """Split attention counts the programs that have finished, in one counter for each sequence, head and tile of queries."""
-    region = next(r for r in small_regions([Shape.decode(200)]) if r.op == "attend")
+    region = next(r for r in small_regions([Shape.decode(600)]) if r.op == "attend")
     model = region.candidates[0]
     ops = region.ops
     options = {name: model.get(name) for name in model.options.data} | {"splits": 2}
     reason = why_not("attend", options, ops, 1, TARGET, model)
-    assert reason == "200 groups of programs would count their arrivals, and there are 132 counters"
+    assert reason == "600 groups of programs would count their arrivals, and there are 528 counters"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"swap": 2}, "swap = 2 and splits = 1, expected 0 or 1, and at least 1"),
+        ({"swap": 1, "m": 128}, "m = 128 tokens are too many to be columns of a product, at most 64"),
+        ({"swap": 1, "m": 4}, "m = 4 is less than the 8 of a tensor core"),
+        ({"swap": 0, "m": 8}, "m = 8 is less than the 16 of a tensor core"),
+        ({"splits": 64}, "32 columns are less than two trips of 16 for each of 64 programs"),
+        ({"m": 16, "splits": 2}, "columns are shared by programs of one tile of tokens, and 20 take several"),
+    ],
+)
+def test_swapped_and_split_products_have_limits(changed: dict[str, int], reason: str) -> None:
+    """Of 20 tokens; the region of the output projection, which has no norm before it."""
+    region = next(r for r in small_regions([Shape.decode(20)]) if r.op == "contract" and not r.shape["norm"])
+    model = region.candidates[0]
+    options = {name: model.get(name) for name in model.options.data} | {"k": 16, "m": 32, "splits": 1} | changed
+    assert why_not("mma", options, region.ops, 1, TARGET, model) == reason
+
+
+def test_columns_that_a_norm_reduces_are_not_shared() -> None:
+    region = next(r for r in small_regions([Shape.decode(20)]) if r.op == "contract" and r.shape["norm"])
+    model = region.candidates[0]
+    options = {name: model.get(name) for name in model.options.data} | {"k": 16, "splits": 2}
+    assert why_not("mma", options, region.ops, 1, TARGET, model) == "a reduction of x needs all its columns in one program"
 
 
 def test_attention_takes_its_measured_splits(tmp_path: Path) -> None:

@@ -393,6 +393,8 @@ class CastOp(IRDLOperation):
     def verify_(self) -> None:
         verify_value(self, "operand", self.operand, STORED)
         verify_result(self, block_type(shape(self.operand), element_type(self.result.type)))
+        if element(self.result) == "f8":
+            raise VerifyException(f"{subject(self)}: casts to f8, expected another type: kernels read eight-bit floats and make none")
         if element(self.result) not in STORED - {"i1"}:
             raise VerifyException(f"{subject(self)}: casts to {element(self.result)}, expected a number (compare with kernel.ne for i1)")
 

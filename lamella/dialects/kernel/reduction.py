@@ -27,8 +27,8 @@ from lamella.dialects.kernel.types import block_type, element, element_type, sha
 KINDS = ("sum", "max", "min", "argmax", "argmin", "custom")
 REDUCED = frozenset({"f32", "i32", "i64"})
 DOT_ELEMENTS = frozenset({"f32", "f16", "bf16"})
-MIN_DOT = 16
-"""The least N and K of a tensor-core instruction; M may be smaller, Triton pads it."""
+MIN_DOT_K, MIN_DOT_N = 16, 8
+"""The least K and N of a tensor-core instruction; M may be smaller, Triton pads it."""
 
 
 def reduced_type(operand: Attribute, kind: str, axis: int, keep_dims: bool) -> Attribute:
@@ -138,8 +138,8 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: a has elements {element(self.a)}, b {element(self.b)}, expected the same")
         if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
             raise VerifyException(f"{subject(self)}: shapes {a} and {b}, expected (M, K) and (K, N)")
-        if a[1] < MIN_DOT or b[1] < MIN_DOT:
-            raise VerifyException(f"{subject(self)}: K is {a[1]} and N is {b[1]}, expected at least {MIN_DOT} each")
+        if a[1] < MIN_DOT_K or b[1] < MIN_DOT_N:
+            raise VerifyException(f"{subject(self)}: K is {a[1]} and N is {b[1]}, expected at least {MIN_DOT_K} and {MIN_DOT_N}")
         result = block_type((a[0], b[1]), f32)
         verify_result(self, result)
         if self.acc is not None and self.acc.type != result:

@@ -23,8 +23,8 @@ FLOATS = frozenset({"f32", "f16"})
 INTEGERS = frozenset({"i32", "i64"})
 NUMBERS = FLOATS | INTEGERS
 BITS = INTEGERS | {"i1"}
-STORED = NUMBERS | {"bf16", "i8", "i1"}
-"""What a pointer may point to. `bf16` and `i8` are cast before any arithmetic: Triton's interpreter computes on their raw bits."""
+STORED = NUMBERS | {"bf16", "f8", "i8", "i1"}
+"""What a pointer may point to. `bf16`, `f8` (float8 e4m3fn) and `i8` are cast before any arithmetic: Triton's interpreter computes on their raw bits."""
 
 
 @irdl_attr_definition
@@ -95,7 +95,7 @@ def verify_value(op: Operation, role: str, value: SSAValue, elements: frozenset[
     """`value` is a scalar or block of one of `elements`, and Triton accepts its shape."""
     named = f"{role} %{value.name_hint}" if value.name_hint else role
     if element(value) not in elements:
-        remedy = "; cast it first" if element(value) in ("bf16", "f16", "i8", "i1") else ""
+        remedy = "; cast it first" if element(value) in ("bf16", "f16", "f8", "i8", "i1") else ""
         raise VerifyException(f"{subject(op)}: {named} has type {value.type}, expected elements {' or '.join(sorted(elements))}{remedy}")
     sizes = shape(value)
     if not all(is_power_of_two(n) for n in sizes):

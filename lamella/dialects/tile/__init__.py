@@ -3,12 +3,12 @@
 from xdsl.ir import Dialect
 
 from lamella.dialects.tile.attend import ArrivalsOp, AttendMergeOp, AttendOp, AttendPartialOp
-from lamella.dialects.tile.experts import AddRowsOp, ContractExpertsOp, RouteOp
+from lamella.dialects.tile.experts import AddRowsOp, ContractExpertsOp, RouteOp, SortChoicesOp
 from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
-from lamella.dialects.tile.movement import GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp
+from lamella.dialects.tile.movement import GatherColumnsOp, GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp
 from lamella.dialects.tile.quantize import DequantizeOp
 from lamella.dialects.tile.sample import SampleOp, SampleTopOp, TopPartialOp
-from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractOp, MapOp, ReduceOp
+from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractMergeOp, ContractOp, ContractPartialOp, MapOp, ReduceOp
 
 Tile = Dialect(
     "tile",
@@ -17,12 +17,16 @@ Tile = Dialect(
         MapOp,
         CastOp,
         ReduceOp,
+        ContractMergeOp,
         ContractOp,
+        ContractPartialOp,
         ContractExpertsOp,
         RouteOp,
+        SortChoicesOp,
         AddRowsOp,
         DequantizeOp,
         GatherOp,
+        GatherColumnsOp,
         ReshapeOp,
         SlotsOp,
         ScatterOp,
@@ -49,9 +53,12 @@ __all__ = [
     "CastOp",
     "ConstantOp",
     "ContractExpertsOp",
+    "ContractMergeOp",
     "ContractOp",
+    "ContractPartialOp",
     "DequantizeOp",
     "FusedOp",
+    "GatherColumnsOp",
     "GatherOp",
     "LedgerEntryAttr",
     "MapOp",
@@ -64,6 +71,7 @@ __all__ = [
     "ScatterOp",
     "ScheduleAttr",
     "SlotsOp",
+    "SortChoicesOp",
     "Tile",
     "TopPartialOp",
     "YieldOp",

@@ -21,18 +21,14 @@ from xdsl.utils.exceptions import VerifyException
 
 from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.messages import subject
+from lamella.dialects.score_modifiers import ScoreModifiers, complaint
 from lamella.dialects.tile.structured import loc_attribute
 
 
-def _verify_modifiers(op: AttendOp | AttendPartialOp) -> None:
-    if op.window is not None and op.window.value.data < 1:
-        raise VerifyException(f"{subject(op)}: window is {op.window.value.data}, expected a positive number of positions")
-    if op.score_cap is not None and not op.score_cap.value.data > 0:
-        raise VerifyException(f"{subject(op)}: score_cap is {op.score_cap.value.data:g}, expected a positive number")
-
-
 def _verify_operands(op: AttendOp | AttendPartialOp) -> None:
-    _verify_modifiers(op)
+    wrong = complaint(op)
+    if wrong is not None:
+        raise VerifyException(f"{subject(op)}: {wrong}")
     heads, kv_heads, dim = op.heads.value.data, op.kv_heads.value.data, op.head_dim.value.data
     if heads % kv_heads:
         raise VerifyException(f"{subject(op)}: {heads} heads cannot share {kv_heads} key/value heads evenly")
@@ -41,6 +37,8 @@ def _verify_operands(op: AttendOp | AttendPartialOp) -> None:
     cache = shape_of(op.cache)
     if len(cache) != 5 or cache[1] != 2 or cache[2] != kv_heads or cache[4] != dim:
         raise VerifyException(f"{subject(op)}: cache has type {op.cache.type}, expected (blocks, 2, {kv_heads}, slots, {dim})")
+    if op.sinks is not None and shape_of(op.sinks) != (heads,):
+        raise VerifyException(f"{subject(op)}: sinks have shape {shape_of(op.sinks)}, expected ({heads},), one a head")
     sequences = shape_of(op.context_len)[0]
     if shape_of(op.query_start) != (sequences + 1,) or shape_of(op.block_table)[0] != sequences:
         raise VerifyException(
@@ -53,8 +51,9 @@ class AttendOp(IRDLOperation):
     """softmax(scale q kᵀ) v of each query over its sequence's cached positions up to its own, in float32: [N,H*D].
 
     Sequence b owns tokens query_start[b] to query_start[b+1] and context_len[b] cached positions, its own included; block_table[b]
-    names its blocks. With a `window` a query sees that many positions, its own the last; with a `score_cap` c a score s becomes
-    c·tanh(s / c). Attention Is All You Need, arXiv 1706.03762; paged as in vLLM, arXiv 2309.06180.
+    names its blocks. With a `window` a query sees that many positions, its own the last, `bidirectional` all of its sequence; with a
+    `score_cap` c a score s becomes c·tanh(s / c); `alibi` adds a slope of each head times the key's distance, `sinks` one score a head to the
+    sum alone. Attention Is All You Need, arXiv 1706.03762; paged as in vLLM, arXiv 2309.06180.
     """
 
     name = "tile.attend"
@@ -64,12 +63,15 @@ class AttendOp(IRDLOperation):
     block_table = operand_def(TensorType)
     query_start = operand_def(TensorType)
     context_len = operand_def(TensorType)
+    sinks = opt_operand_def(TensorType)
     heads = prop_def(IntegerAttr)
     kv_heads = prop_def(IntegerAttr)
     head_dim = prop_def(IntegerAttr)
     scale = prop_def(FloatAttr)
     window = opt_prop_def(IntegerAttr)
     score_cap = opt_prop_def(FloatAttr)
+    alibi = opt_prop_def(FloatAttr)
+    bidirectional = opt_prop_def(IntegerAttr)
     result = result_def(TensorType.constr(Float32Type()))
 
     loc = opt_attr_def(StringAttr)
@@ -77,8 +79,9 @@ class AttendOp(IRDLOperation):
     traits = traits_def(Pure())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (
-        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len attr-dict "
-        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) `->` type($result)"
+        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len (`sinks` $sinks^)? attr-dict "
+        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) (`,` type($sinks)^)? "
+        "`->` type($result)"
     )
 
     def __init__(
@@ -88,6 +91,7 @@ class AttendOp(IRDLOperation):
         block_table: SSAValue,
         query_start: SSAValue,
         context_len: SSAValue,
+        sinks: SSAValue | None = None,
         *,
         heads: int,
         kv_heads: int,
@@ -95,17 +99,18 @@ class AttendOp(IRDLOperation):
         scale: float,
         window: int = 0,
         score_cap: float = 0.0,
+        alibi: float = 0.0,
+        bidirectional: bool = False,
         loc: str | None = None,
     ) -> None:
         super().__init__(
-            operands=[q, cache, block_table, query_start, context_len],
+            operands=[q, cache, block_table, query_start, context_len, [] if sinks is None else [sinks]],
             properties={
                 "heads": IntegerAttr(heads, i64),
                 "kv_heads": IntegerAttr(kv_heads, i64),
                 "head_dim": IntegerAttr(head_dim, i64),
                 "scale": FloatAttr(scale, f64),
-                "window": IntegerAttr(window, i64) if window else None,
-                "score_cap": FloatAttr(score_cap, f64) if score_cap else None,
+                **ScoreModifiers(window, score_cap, alibi, bidirectional).properties(),
             },
             result_types=[TensorType(f32, shape_of(q))],
             attributes=loc_attribute(loc),
@@ -123,7 +128,7 @@ class AttendPartialOp(IRDLOperation):
 
     Chunk p of a sequence holds ceil(ceil(context_len / P) / T) * T positions, T = `tile`; with a `window` only the positions that some
     query of the sequence sees are cut in chunks, from a multiple of T on. Results: acc[N,H,P,D] = sum of exp(s - m) v,
-    max[N,H,P] = m and sum[N,H,P] = sum of exp(s - m); a chunk without positions has m = -inf and zeros.
+    max[N,H,P] = m and sum[N,H,P] = sum of exp(s - m); a chunk without positions has m = -inf and zeros. `sinks` belong to the first chunk.
     """
 
     name = "tile.attend_partial"
@@ -133,12 +138,15 @@ class AttendPartialOp(IRDLOperation):
     block_table = operand_def(TensorType)
     query_start = operand_def(TensorType)
     context_len = operand_def(TensorType)
+    sinks = opt_operand_def(TensorType)
     heads = prop_def(IntegerAttr)
     kv_heads = prop_def(IntegerAttr)
     head_dim = prop_def(IntegerAttr)
     scale = prop_def(FloatAttr)
     window = opt_prop_def(IntegerAttr)
     score_cap = opt_prop_def(FloatAttr)
+    alibi = opt_prop_def(FloatAttr)
+    bidirectional = opt_prop_def(IntegerAttr)
     splits = prop_def(IntegerAttr)
     tile = prop_def(IntegerAttr)
     acc = result_def(TensorType.constr(Float32Type()))
@@ -150,8 +158,8 @@ class AttendPartialOp(IRDLOperation):
     traits = traits_def(Pure())
     irdl_options = (ParsePropInAttrDict(),)
     assembly_format = (
-        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len attr-dict "
-        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) "
+        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len (`sinks` $sinks^)? attr-dict "
+        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) (`,` type($sinks)^)? "
         "`->` type($acc) `,` type($max) `,` type($sum)"
     )
 
@@ -159,14 +167,13 @@ class AttendPartialOp(IRDLOperation):
         """The partial form of `attend`, on other `operands`, in `splits` chunks of whole tiles of `tile` positions."""
         tokens, heads, dim = shape_of(attend.q)[0], attend.heads.value.data, attend.head_dim.value.data
         super().__init__(
-            operands=operands,
+            operands=[*operands[:5], operands[5:]],
             properties={
                 "heads": attend.heads,
                 "kv_heads": attend.kv_heads,
                 "head_dim": attend.head_dim,
                 "scale": attend.scale,
-                "window": attend.window,
-                "score_cap": attend.score_cap,
+                **ScoreModifiers.of(attend).properties(),
                 "splits": IntegerAttr(splits, i64),
                 "tile": IntegerAttr(tile, i64),
             },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import AnyFloatConstr, Float32Type, IntegerAttr, StringAttr, TensorType, f32, i1, i32, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, prop_def, result_def, traits_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, opt_operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
@@ -53,10 +53,37 @@ class RouteOp(IRDLOperation):
 
 
 @irdl_op_definition
+class SortChoicesOp(IRDLOperation):
+    """chosen[N,k] i32 -> [N·k] i32: the numbers of the choices (row by row), sorted by the expert they name, those of one expert in order."""
+
+    name = "tile.sort_choices"
+
+    chosen = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$chosen attr-dict `:` type($chosen) `->` type($result)"
+
+    def __init__(self, chosen: SSAValue, *, loc: str | None = None) -> None:
+        tokens, choices = shape_of(chosen)
+        super().__init__(operands=[chosen], result_types=[TensorType(i32, [tokens * choices])], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        chosen = shape_of(self.chosen)
+        if len(chosen) != 2 or element_of(self.chosen) != "i32":
+            raise VerifyException(f"{subject(self)}: chosen has type {self.chosen.type}, expected a matrix of i32")
+        if shape_of(self.result) != (chosen[0] * chosen[1],) or element_of(self.result) != "i32":
+            raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {chosen[0] * chosen[1]} numbers of i32")
+
+
+@irdl_op_definition
 class ContractExpertsOp(IRDLOperation):
     """Row r of x[M,K] repeated for each choice, times rows chosen[r]·O … of w[E·O,K] transposed, in float32: [N·k,O].
 
-    chosen[N,k] is read in order; M divides N·k, and row r of the result multiplies row r // (N·k / M) of x.
+    chosen[N,k] is read in order; M divides N·k, and row r of the result multiplies row r // (N·k / M) of x. With an `order` of the choices,
+    which changes no number, programs take those of one expert together (`tile.sort_choices`).
     """
 
     name = "tile.contract_experts"
@@ -64,6 +91,7 @@ class ContractExpertsOp(IRDLOperation):
     x = operand_def(TensorType.constr(AnyFloatConstr))
     weight = operand_def(TensorType.constr(AnyFloatConstr))
     chosen = operand_def(TensorType)
+    order = opt_operand_def(TensorType)
     experts = prop_def(IntegerAttr)
     result = result_def(TensorType.constr(Float32Type()))
 
@@ -71,13 +99,16 @@ class ContractExpertsOp(IRDLOperation):
 
     traits = traits_def(Pure())
     assembly_format = (
-        "$x `,` $weight `by` $chosen `of` $experts attr-dict `:` type($x) `,` type($weight) `,` type($chosen) `->` type($result)"
+        "$x `,` $weight `by` $chosen (`in` $order^)? `of` $experts attr-dict "
+        "`:` type($x) `,` type($weight) `,` type($chosen) (`,` type($order)^)? `->` type($result)"
     )
 
-    def __init__(self, x: SSAValue, weight: SSAValue, chosen: SSAValue, *, experts: int, loc: str | None = None) -> None:
+    def __init__(
+        self, x: SSAValue, weight: SSAValue, chosen: SSAValue, order: SSAValue | None = None, *, experts: int, loc: str | None = None
+    ) -> None:
         tokens, choices = shape_of(chosen)
         super().__init__(
-            operands=[x, weight, chosen],
+            operands=[x, weight, chosen, [] if order is None else [order]],
             properties={"experts": IntegerAttr(experts, i64)},
             result_types=[TensorType(f32, [tokens * choices, shape_of(weight)[0] // experts])],
             attributes=loc_attribute(loc),
@@ -105,6 +136,8 @@ class ContractExpertsOp(IRDLOperation):
             raise VerifyException(
                 f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x"
             )
+        if self.order is not None and (shape_of(self.order) != (rows,) or element_of(self.order) != "i32"):
+            raise VerifyException(f"{subject(self)}: order has type {self.order.type}, expected {rows} numbers of i32")
         if shape_of(self.result) != (rows, weight[0] // experts):
             raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {(rows, weight[0] // experts)}")
 

@@ -1,4 +1,4 @@
-"""Ops that move rows: gathers, the slots of the paged cache, scatters into it, and the rotation of pairs."""
+"""Ops that move rows and columns: gathers, the slots of the paged cache, scatters into it, and the rotation of pairs."""
 
 from __future__ import annotations
 
@@ -41,6 +41,35 @@ class GatherOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: rows have type {self.rows.type}, expected a vector of i32")
         if shape_of(self.result) != expected:
             raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {expected}")
+
+
+@irdl_op_definition
+class GatherColumnsOp(IRDLOperation):
+    """Column columns[c] of x: [N,K] and [C] give [N,C]."""
+
+    name = "tile.gather_columns"
+
+    x = operand_def(TensorType)
+    columns = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$x `[` $columns `]` attr-dict `:` type($x) `,` type($columns) `->` type($result)"
+
+    def __init__(self, x: SSAValue, columns: SSAValue, *, loc: str | None = None) -> None:
+        result = TensorType(element_type_of(x), [shape_of(x)[0], *shape_of(columns)])
+        super().__init__(operands=[x, columns], result_types=[result], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        if element_of(self.columns) != "i32" or len(shape_of(self.columns)) != 1:
+            raise VerifyException(f"{subject(self)}: columns have type {self.columns.type}, expected a vector of i32")
+        if len(shape_of(self.x)) != 2:
+            raise VerifyException(f"{subject(self)}: x has type {self.x.type}, expected a matrix")
+        expected = TensorType(element_type_of(self.x), [shape_of(self.x)[0], *shape_of(self.columns)])
+        if self.result.type != expected:
+            raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {expected}")
 
 
 @irdl_op_definition

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import AnyFloatConstr, Float32Type, IntegerType, StringAttr, TensorType, f32
+from xdsl.dialects.builtin import AnyFloatConstr, Float8E4M3FNType, Float32Type, IntegerType, StringAttr, TensorType, f32
 from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, opt_operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.attributes import element_of, shape_of
+from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.messages import subject
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile.structured import loc_attribute
@@ -16,14 +16,14 @@ from lamella.dialects.tile.structured import loc_attribute
 
 @irdl_op_definition
 class DequantizeOp(IRDLOperation):
-    """words[O,W] i32, scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
+    """words[O,W] i32 (fp8: [O,K] f8), scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
 
     Beside the contraction that reads it, it is how that contraction reads its weight: the floats are never stored.
     """
 
     name = "tile.dequantize"
 
-    words = operand_def(TensorType.constr(IntegerType(32)))
+    words = operand_def(TensorType.constr(IntegerType(32)) | TensorType.constr(Float8E4M3FNType()))
     scales = operand_def(TensorType.constr(AnyFloatConstr))
     mins = opt_operand_def(TensorType.constr(AnyFloatConstr))
     packing = prop_def(PackingAttr)
@@ -46,8 +46,12 @@ class DequantizeOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        reason = self.packing.mismatch(shape_of(self.result), shape_of(self.words), shape_of(self.scales))
+        reason = self.packing.mismatch(shape_of(self.result), shape_of(self.words), shape_of(self.scales), element_type_of(self.words))
         if reason is not None:
             raise VerifyException(f"{subject(self)}: {reason}")
-        if self.mins is not None and (shape_of(self.mins), element_of(self.mins)) != (shape_of(self.scales), element_of(self.scales)):
-            raise VerifyException(f"{subject(self)}: mins have type {self.mins.type}, expected {self.scales.type}, that of scales")
+        if self.mins is not None and shape_of(self.mins) != shape_of(self.scales):
+            raise VerifyException(
+                f"{subject(self)}: mins have shape {shape_of(self.mins)}, expected {shape_of(self.scales)}, that of scales"
+            )
+        if self.mins is not None and self.packing.floats:
+            raise VerifyException(f"{subject(self)}: has mins, expected none: {self.packing.kind.data} has a sign")

@@ -14,13 +14,16 @@ from xdsl.dialects.builtin import (
     TensorType,
     f32,
     i32,
+    i64,
 )
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_attr_def,
+    opt_operand_def,
     prop_def,
     result_def,
     traits_def,
@@ -200,3 +203,81 @@ class ContractOp(IRDLOperation):
             raise VerifyException(
                 f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x, or f32"
             )
+
+
+@irdl_op_definition
+class ContractPartialOp(IRDLOperation):
+    """x[M,K] times w[O,K] transposed, over each of P = `splits` runs of `chunk` columns of K: sums in float32, [P,M,O] (split K).
+
+    The last run may be shorter.
+    """
+
+    name = "tile.contract_partial"
+
+    x = operand_def(TensorType.constr(AnyFloatConstr))
+    weight = operand_def(TensorType.constr(AnyFloatConstr))
+    splits = prop_def(IntegerAttr)
+    chunk = prop_def(IntegerAttr)
+    result = result_def(TensorType.constr(Float32Type()))
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    irdl_options = (ParsePropInAttrDict(),)
+    assembly_format = "$x `,` $weight attr-dict `:` type($x) `,` type($weight) `->` type($result)"
+
+    def __init__(self, x: SSAValue, weight: SSAValue, *, splits: int, chunk: int, loc: str | None = None) -> None:
+        super().__init__(
+            operands=[x, weight],
+            properties={"splits": IntegerAttr(splits, i64), "chunk": IntegerAttr(chunk, i64)},
+            result_types=[TensorType(f32, [splits, shape_of(x)[0], shape_of(weight)[0]])],
+            attributes=loc_attribute(loc),
+        )
+
+    def verify_(self) -> None:
+        x, weight, splits, chunk = shape_of(self.x), shape_of(self.weight), self.splits.value.data, self.chunk.value.data
+        if len(x) != 2 or len(weight) != 2 or x[1] != weight[1]:
+            raise VerifyException(f"{subject(self)}: operands have shapes {x} and {weight}, expected two matrices of as many columns")
+        if shape_of(self.result) != (splits, x[0], weight[0]):
+            raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {(splits, x[0], weight[0])}")
+        if not (splits - 1) * chunk < x[1] <= splits * chunk:
+            raise VerifyException(
+                f"{subject(self)}: {splits} runs of {chunk} columns do not divide {x[1]}: each has some, and none is left"
+            )
+        if element_of(self.weight) not in ("f32", element_of(self.x)):
+            raise VerifyException(
+                f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x, or f32"
+            )
+
+
+@irdl_op_definition
+class ContractMergeOp(IRDLOperation):
+    """Partial sums [P,M,O] added up in order: [M,O].
+
+    In the launch that makes them, `arrivals` counts the programs that have stored theirs, by tile: the last one merges.
+    """
+
+    name = "tile.contract_merge"
+
+    partial = operand_def(TensorType.constr(Float32Type()))
+    arrivals = opt_operand_def(TensorType)
+    result = result_def(TensorType.constr(Float32Type()))
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$partial (`counted` `by` $arrivals^)? attr-dict `:` type($partial) (`,` type($arrivals)^)? `->` type($result)"
+
+    def __init__(self, partial: SSAValue, arrivals: SSAValue | None = None, *, loc: str | None = None) -> None:
+        super().__init__(
+            operands=[partial, [arrivals] if arrivals is not None else []],
+            result_types=[TensorType(f32, shape_of(partial)[1:])],
+            attributes=loc_attribute(loc),
+        )
+
+    def verify_(self) -> None:
+        sizes = shape_of(self.partial)
+        if len(sizes) != 3 or shape_of(self.result) != sizes[1:]:
+            raise VerifyException(f"{subject(self)}: sums of shape {sizes} do not add up to {shape_of(self.result)}")
+        if self.arrivals is not None and element_of(self.arrivals) != "i32":
+            raise VerifyException(f"{subject(self)}: arrivals have type {self.arrivals.type}, expected a vector of i32")

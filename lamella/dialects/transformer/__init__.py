@@ -4,13 +4,13 @@ from xdsl.ir import Dialect
 
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.transformer.attention import AttentionOp, CacheWriteOp
-from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, ScaleOp, TanhOp, UnaryOp
-from lamella.dialects.transformer.embedding import EmbeddingOp, GatherRowsOp
+from lamella.dialects.transformer.elementwise import BINARY, UNARY, AddOp, BinaryOp, MulOp, ScaleOp, ScaleRowsOp, SigmoidOp, TanhOp, UnaryOp
+from lamella.dialects.transformer.embedding import EmbeddingOp, GatherColumnsOp, GatherRowsOp
 from lamella.dialects.transformer.experts import ExpertsOp, RouteOp
 from lamella.dialects.transformer.linear import LinearOp, SliceColumnsOp
 from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.quantize import DequantizeOp, GroupMinsOp, GroupScalesOp, PackWeightOp
-from lamella.dialects.transformer.rope import RopeOp, RopeTableOp, RotateOp
+from lamella.dialects.transformer.rope import RopeOp, RopeRowOp, RopeTableOp, RotateOp, original_length
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, LayoutAttr, Order, dimensions_of, named_tensor, order_of, ordered
 from lamella.dialects.transformer.weight import (
@@ -42,6 +42,7 @@ Transformer = Dialect(
         DequantizeOp,
         EmbeddingOp,
         GatherRowsOp,
+        GatherColumnsOp,
         RMSNormOp,
         LayerNormOp,
         LinearOp,
@@ -50,12 +51,14 @@ Transformer = Dialect(
         ExpertsOp,
         RopeOp,
         RopeTableOp,
+        RopeRowOp,
         RotateOp,
         CacheWriteOp,
         AttentionOp,
         SampleOp,
         AdvanceOp,
         ScaleOp,
+        ScaleRowsOp,
         *UNARY.values(),
         *BINARY.values(),
     ],
@@ -76,6 +79,7 @@ __all__ = [
     "EmbeddingOp",
     "ExpertsOp",
     "FlattenOp",
+    "GatherColumnsOp",
     "GatherRowsOp",
     "GroupMinsOp",
     "GroupScalesOp",
@@ -90,13 +94,16 @@ __all__ = [
     "PairRowsOp",
     "RMSNormOp",
     "RopeOp",
+    "RopeRowOp",
     "RopeTableOp",
     "RotateOp",
     "RouteOp",
     "SampleOp",
     "ScaleColumnsOp",
     "ScaleOp",
+    "ScaleRowsOp",
     "ShiftBiasOp",
+    "SigmoidOp",
     "SliceColumnsOp",
     "SliceRowsOp",
     "TanhOp",
@@ -109,4 +116,5 @@ __all__ = [
     "named_tensor",
     "order_of",
     "ordered",
+    "original_length",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, f64, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import element_name, element_of
+from lamella.dialects.score_modifiers import ScoreModifiers, complaint
 from lamella.dialects.transformer.types import (
     FloatTensor,
     IndexTensor,
@@ -72,10 +73,12 @@ class CacheWriteOp(TransformerOp):
 
 @irdl_op_definition
 class AttentionOp(TransformerOp):
-    """q[N,H·D], cache, block_table[B,M], query_start[B+1], context_len[B] -> [N,H·D]: causal softmax(scale·q·k)·v over the paged cache.
+    """q[N,H·D], cache, block_table[B,M], query_start[B+1], context_len[B] (, sinks[H]) -> [N,H·D]: softmax(scale·q·k)·v over the paged cache.
 
     Query i of the Q queries of sequence b sees positions t <= context_len[b] - Q + i; query head h reads KV head h // (heads/kv_heads).
-    With a `window` it sees that many of them, the last ones. With a `score_cap` c a score s becomes c·tanh(s / c) (Gemma 2).
+    With a `window` it sees that many of them, the last ones; `bidirectional` it sees all. With a `score_cap` c a score s becomes
+    c·tanh(s / c) (Gemma 2); `alibi` adds a slope of each head times t minus the query's position (Press et al. 2021, arXiv 2108.12409).
+    `sinks` are scores of their own, one a head, that join the softmax's sum and weigh no value (gpt-oss).
     """
 
     name = "transformer.attention"
@@ -85,12 +88,15 @@ class AttentionOp(TransformerOp):
     block_table = operand_def(IndexTensor)
     query_start = operand_def(IndexTensor)
     context_len = operand_def(IndexTensor)
+    sinks = opt_operand_def(FloatTensor)
     heads = prop_def(IntegerAttr)
     kv_heads = prop_def(IntegerAttr)
     head_dim = prop_def(IntegerAttr)
     scale = prop_def(FloatAttr)
     window = opt_prop_def(IntegerAttr)
     score_cap = opt_prop_def(FloatAttr)
+    alibi = opt_prop_def(FloatAttr)
+    bidirectional = opt_prop_def(IntegerAttr)
     result = result_def(FloatTensor)
 
     traits = traits_def(Pure())
@@ -102,6 +108,7 @@ class AttentionOp(TransformerOp):
         block_table: Value,
         query_start: Value,
         context_len: Value,
+        sinks: Value | None = None,
         *,
         heads: int,
         kv_heads: int,
@@ -109,16 +116,17 @@ class AttentionOp(TransformerOp):
         scale: float,
         window: int = 0,
         score_cap: float = 0.0,
+        alibi: float = 0.0,
+        bidirectional: bool = False,
         loc: str | None = None,
     ) -> None:
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
         super().__init__(
-            operands=[q, cache, block_table, query_start, context_len],
+            operands=[q, cache, block_table, query_start, context_len, [] if sinks is None else [sinks]],
             properties={
                 **{name: IntegerAttr(size, i64) for name, size in sizes.items()},
                 "scale": FloatAttr(scale, f64),
-                "window": IntegerAttr(window, i64) if window else None,
-                "score_cap": FloatAttr(score_cap, f64) if score_cap else None,
+                **ScoreModifiers(window, score_cap, alibi, bidirectional).properties(),
             },
             result_types=[ordered(SSAValue.get(q).type, None)],
             attributes=located(loc),
@@ -134,10 +142,11 @@ class AttentionOp(TransformerOp):
             )
         if heads % kv_heads:
             raise self.fail(f"heads is {heads}, expected a multiple of kv_heads = {kv_heads}")
-        if self.window is not None and self.window.value.data < 1:
-            raise self.fail(f"window is {self.window.value.data}, expected a positive number of positions")
-        if self.score_cap is not None and not self.score_cap.value.data > 0:
-            raise self.fail(f"score_cap is {self.score_cap.value.data:g}, expected a positive number")
+        wrong = complaint(self)
+        if wrong is not None:
+            raise self.fail(wrong)
+        if self.sinks is not None:
+            self.expect_shape("sinks", self.sinks, (heads,), "one a head")
         rows, _ = self.dimensions("q", self.q, 2)
         sequences, _ = self.dimensions("block_table", self.block_table, 2)
         self.expect_shape("q", self.q, (rows, heads * head_dim), "heads times head_dim")

@@ -10,7 +10,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, tra
 from xdsl.traits import Pure
 
 from lamella.dialects.elementwise import Elementwise, kind_of
-from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, located
+from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value, located, order_of
 
 
 class UnaryOp(TransformerOp, Elementwise):
@@ -165,6 +165,29 @@ class ScaleOp(TransformerOp):
 
     def verify_(self) -> None:
         self.expect_like("result", self.result, self.x, "x")
+
+
+@irdl_op_definition
+class ScaleRowsOp(TransformerOp):
+    """x[N,E], factor[N,1] -> x: each row times its own number in float32, rounded to x's element type: the gate of a shared expert."""
+
+    name = "transformer.scale_rows"
+
+    x = operand_def(FloatTensor)
+    factor = operand_def(FloatTensor)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, x: Value, factor: Value, *, loc: str | None = None) -> None:
+        super().__init__(operands=[x, factor], result_types=[SSAValue.get(x).type], attributes=located(loc))
+
+    def verify_(self) -> None:
+        rows, _ = self.dimensions("x", self.x, 2)
+        self.expect_shape("factor", self.factor, (rows, 1), "one number a row of x")
+        self.expect_element("factor", self.factor, self.x, "that of x")
+        self.expect_like("result", self.result, self.x, "x")
+        self.expect_order("result", self.result, order_of(self.x.type), "that of x")
 
 
 UNARY: Mapping[str, type[UnaryOp]] = {

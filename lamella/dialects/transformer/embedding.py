@@ -1,4 +1,4 @@
-"""Ops that pick rows: of the embedding table by token, of activations by index."""
+"""Ops that pick rows or columns: of the embedding table by token, of activations by index."""
 
 from __future__ import annotations
 
@@ -59,3 +59,28 @@ class GatherRowsOp(TransformerOp):
             raise self.fail("x has rank 0, expected rows to gather")
         self.expect_shape("result", self.result, (rows, *x[1:]), "one row of x an index")
         self.expect_element("result", self.result, self.x, "that of x")
+
+
+@irdl_op_definition
+class GatherColumnsOp(TransformerOp):
+    """x[N,K], columns[C] -> [N,C]: columns of x by index: the order in which a packed weight keeps its columns."""
+
+    name = "transformer.gather_columns"
+
+    x = operand_def(FloatTensor)
+    columns = operand_def(IndexTensor)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, x: Value, columns: Value, *, loc: str | None = None) -> None:
+        x, columns = SSAValue.get(x), SSAValue.get(columns)
+        result = named_tensor(element_type_of(x), [dimensions_of(x.type)[0], *dimensions_of(columns.type)])
+        super().__init__(operands=[x, columns], result_types=[result], attributes=located(loc))
+
+    def verify_(self) -> None:
+        rows, _ = self.dimensions("x", self.x, 2)
+        (columns,) = self.dimensions("columns", self.columns, 1)
+        self.expect_shape("result", self.result, (rows, columns), "one column of x an index")
+        self.expect_element("result", self.result, self.x, "that of x")
+        self.expect_order("x", self.x, None, "in which columns are counted")

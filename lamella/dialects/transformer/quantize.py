@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IntegerAttr, f32, i1, i32
+from xdsl.dialects.builtin import IntegerAttr, f32, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
@@ -13,7 +13,7 @@ from lamella.dialects.attributes import ResultTyped, element_type_of
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.transformer.types import (
     FloatTensor,
-    IndexTensor,
+    PackedTensor,
     TransformerOp,
     Value,
     WideTensor,
@@ -98,7 +98,7 @@ class GroupMinsOp(WeightTransform):
 
 @irdl_op_definition
 class PackWeightOp(WeightTransform):
-    """w[O,K], scales[O,G] (, mins[O,G]) -> words[O, K·bits/32] i32: each weight as the nearest whole number of its group's scale, packed."""
+    """w[O,K], scales[O,G] (, mins[O,G]) -> words[O, K·bits/32] i32: each weight as the nearest number of its group's scale, packed; fp8: [O,K] f8."""
 
     name = "transformer.pack_weight"
     SUFFIX: ClassVar[str] = "packed"
@@ -107,7 +107,7 @@ class PackWeightOp(WeightTransform):
     scales = operand_def(FloatTensor)
     mins = opt_operand_def(FloatTensor)
     packing = prop_def(PackingAttr)
-    result = result_def(IndexTensor)
+    result = result_def(PackedTensor)
 
     traits = traits_def(Pure())
 
@@ -116,29 +116,34 @@ class PackWeightOp(WeightTransform):
         super().__init__(
             operands=[value, scales, mins],
             properties={"packing": packing},
-            result_types=[named_tensor(i32, packing.words_shape(*_static(value)))],
+            result_types=[named_tensor(packing.element, packing.words_shape(*_static(value)))],
         )
 
     def verify_(self) -> None:
         reason = self.packing.mismatch(
-            self.dimensions("w", self.w, 2), self.dimensions("result", self.result, 2), self.dimensions("scales", self.scales, 2)
+            self.dimensions("w", self.w, 2),
+            self.dimensions("result", self.result, 2),
+            self.dimensions("scales", self.scales, 2),
+            element_type_of(self.result),
         )
         if reason is not None:
             raise self.fail(reason)
         if self.mins is not None:
             self.expect_like("mins", self.mins, self.scales, "scales")
+            if self.packing.floats:
+                raise self.fail(f"has mins, expected none: {self.packing.kind.data} has a sign")
 
 
 @irdl_op_definition
 class DequantizeOp(TransformerOp):
-    """words[O,W] i32, scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
+    """words[O,W] i32 (fp8: [O,K] f8), scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
 
     The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
     """
 
     name = "transformer.dequantize"
 
-    words = operand_def(IndexTensor)
+    words = operand_def(PackedTensor)
     scales = operand_def(FloatTensor)
     mins = opt_operand_def(FloatTensor)
     packing = prop_def(PackingAttr)
@@ -164,9 +169,14 @@ class DequantizeOp(TransformerOp):
 
     def verify_(self) -> None:
         reason = self.packing.mismatch(
-            self.dimensions("result", self.result, 2), self.dimensions("words", self.words, 2), self.dimensions("scales", self.scales, 2)
+            self.dimensions("result", self.result, 2),
+            self.dimensions("words", self.words, 2),
+            self.dimensions("scales", self.scales, 2),
+            element_type_of(self.words),
         )
         if reason is not None:
             raise self.fail(reason)
         if self.mins is not None:
-            self.expect_like("mins", self.mins, self.scales, "scales")
+            self.expect_shape("mins", self.mins, self.dimensions("scales", self.scales), "the shape of scales")
+            if self.packing.floats:
+                raise self.fail(f"has mins, expected none: {self.packing.kind.data} has a sign")

@@ -58,7 +58,9 @@ class TensorOf(AttrConstraint[TensorType[Attribute]]):
 FloatTensor = TensorOf(("f32", "f16", "bf16"))
 WideTensor = TensorOf(("f32",))
 IndexTensor = TensorOf(("i32",))
-StoredTensor = TensorOf(("f32", "f16", "bf16", "i32"))
+PackedTensor = TensorOf(("i32", "f8"))
+"""Weights in few bits: words that hold several, or floats of eight bits."""
+StoredTensor = TensorOf(("f32", "f16", "bf16", "i32", "f8"))
 """What a weight may be: numbers, or words that hold several."""
 
 

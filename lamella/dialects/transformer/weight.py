@@ -62,10 +62,10 @@ class PairRowsOp(WeightTransform):
     name = "transformer.pair_rows"
     SUFFIX: ClassVar[str] = "paired"
 
-    w = operand_def(FloatTensor)
+    w = operand_def(StoredTensor)
     head_dim = prop_def(IntegerAttr)
     rotary_dim = prop_def(IntegerAttr)
-    result = result_def(FloatTensor)
+    result = result_def(StoredTensor)
 
     traits = traits_def(Pure())
 
@@ -215,11 +215,11 @@ class SliceRowsOp(WeightTransform):
     name = "transformer.slice_rows"
     SUFFIX: ClassVar[str] = "part"
 
-    w = operand_def(FloatTensor)
+    w = operand_def(StoredTensor)
     start = prop_def(IntegerAttr)
     size = prop_def(IntegerAttr)
     groups = opt_prop_def(IntegerAttr)
-    result = result_def(FloatTensor)
+    result = result_def(StoredTensor)
 
     traits = traits_def(Pure())
 

@@ -9,7 +9,7 @@ from lamella.frontends.families.gemma import gemma
 from lamella.frontends.families.gemma2 import TENSORS, cap
 from lamella.frontends.family import Family
 from lamella.frontends.fields import Fields
-from lamella.frontends.parts import rotation, window, windows
+from lamella.frontends.parts import rotation, stated, window, windows
 
 GLOBAL_THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 
@@ -18,13 +18,17 @@ def read(fields: Fields) -> ModelConfig:
     """Every sixth layer sees everything; `rope_parameters` holds a rotation for either kind (transformers 5)."""
     both = fields.object("rope_parameters")
     nested = "full_attention" in both.values or "sliding_attention" in both.values
-    flat = replace(fields, values={k: v for k, v in fields.values.items() if k != "rope_parameters"}) if nested else fields
-    config = gemma(flat, "gemma3_text", kv_heads=4, max_positions=131_072, theta=GLOBAL_THETA)
-    local = LOCAL_THETA if nested else fields.number("rope_local_base_freq", LOCAL_THETA)
-    if nested:
-        theta, scaling = rotation(fields, both.object("full_attention"), config.max_positions, config.rotary, GLOBAL_THETA)
-        config = replace(config, rope_theta=theta, rope_scaling=scaling)
-    theta, scaling = rotation(fields, both.object("sliding_attention"), config.max_positions, config.rotary, local)
+    everywhere = both.object("full_attention").values if nested else both.values
+    config = gemma(
+        replace(fields, values={**fields.values, "rope_parameters": everywhere}),
+        "gemma3_text",
+        kv_heads=4,
+        max_positions=131_072,
+        theta=GLOBAL_THETA,
+    )
+    local = both.object("sliding_attention")
+    base = stated([(local, "rope_theta"), (fields, "rope_local_base_freq")], LOCAL_THETA)[2]
+    theta, scaling = rotation(fields, local, config.max_positions, config.rotary, base)
     period = fields.count("sliding_window_pattern", 6)
     kinds = windows(fields, config.layers, window(fields, 4096), [(layer + 1) % period > 0 for layer in range(config.layers)])
     return replace(

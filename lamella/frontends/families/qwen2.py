@@ -14,7 +14,8 @@ from lamella.frontends.parts import decoder, window, windows
 def upper_windows(fields: Fields, layers: int) -> Sequence[LayerKind]:
     """Windows from layer `max_window_layers` on, if `use_sliding_window`."""
     used = fields.flag("use_sliding_window", False)
-    size, first = window(fields, 4096), fields.get("max_window_layers")
+    # Where windows are switched off, the field says null, 0 or how large they would be.
+    size, first = window(fields, 4096) if used or fields.get("sliding_window") else 0, fields.get("max_window_layers")
     if first is not None and (type(first) is not int or first < 0):
         raise fields.error("field max_window_layers is no number of layers", "0 or more", first)
     first = 28 if first is None else first

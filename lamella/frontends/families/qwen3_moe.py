@@ -6,15 +6,25 @@ import json
 from dataclasses import replace
 from typing import Any, cast
 
-from lamella.frontends.config import ModelConfig
+from lamella.frontends.config import LayerKind, ModelConfig
 from lamella.frontends.families.qwen2 import upper_windows
 from lamella.frontends.family import Family
 from lamella.frontends.fields import Fields
 from lamella.frontends.parts import decoder, mixture
 
 
+def sparse_layers(fields: Fields, layers: int) -> tuple[LayerKind, ...]:
+    """Every `decoder_sparse_step`-th layer has experts, save those of `mlp_only_layers`; windows are those of Qwen 2."""
+    step = fields.count("decoder_sparse_step", 1)
+    given: Any = fields.get("mlp_only_layers") or []
+    if not isinstance(given, list) or not all(type(n) is int for n in cast("list[Any]", given)):
+        raise fields.error("field mlp_only_layers is no list of layers", "a list of integers", json.dumps(given))
+    dense = [number in given or (number + 1) % step != 0 for number in range(layers)]
+    return tuple(replace(kind, dense=plain) for kind, plain in zip(upper_windows(fields, layers), dense, strict=True))
+
+
 def read(fields: Fields) -> ModelConfig:
-    """Every `decoder_sparse_step`-th layer has experts, save those of `mlp_only_layers`; all heads share one norm weight."""
+    """All heads share one norm weight."""
     config = decoder(fields, "qwen3_moe", kv_heads=4, max_positions=32768)
     experts = mixture(
         fields,
@@ -24,14 +34,8 @@ def read(fields: Fields) -> ModelConfig:
         choices=8,
         normalized=fields.flag("norm_topk_prob", False),
     )
-    step = fields.count("decoder_sparse_step", 1)
-    given: Any = fields.get("mlp_only_layers") or []
-    if not isinstance(given, list) or not all(type(n) is int for n in cast("list[Any]", given)):
-        raise fields.error("field mlp_only_layers is no list of layers", "a list of integers", json.dumps(given))
-    dense = [number in given or (number + 1) % step != 0 for number in range(config.layers)]
-    kinds = [replace(kind, dense=plain) for kind, plain in zip(upper_windows(fields, config.layers), dense, strict=True)]
     biased = fields.flag("attention_bias", False)
-    return replace(config, qk_norm="head", attention_bias=biased, experts=experts, layer_kinds=tuple(kinds))
+    return replace(config, qk_norm="head", attention_bias=biased, experts=experts, layer_kinds=sparse_layers(fields, config.layers))
 
 
 QWEN3_MOE = Family(

@@ -15,10 +15,12 @@ from lamella.dialects import kernel
 from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import subject
+from lamella.dialects.score_modifiers import ScoreModifiers
 from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import KernelBuilder
-from lamella.lowering.tile_to_kernel.emitter import Emitter, Place, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.scalars import tanh
 
 LOG2_E = math.log2(math.e)
@@ -61,7 +63,9 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         place = r.place(b, d, d_mask, dim)
 
         # Positions of this chunk, up to the last one that some query of the tile may see.
+        modifiers = ScoreModifiers.of(op)
         last = b.add(b.sub(context, length), b.minimum(b.mul(b.add(tile, 1), queries), length))
+        last = context if modifiers.bidirectional else last
         low = b.constant(0)
         high = last
         if splits > 1:
@@ -74,6 +78,8 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         high = b.where(b.lt(b.mul(tile, queries), length), high, low) if tiles > 1 or sequences > 1 else high
 
         cache = CacheTiles(e, op, block_t, sequence, kv_head, d, d_mask)
+        slope = _slopes(b, r.head, heads, modifiers.alibi) if modifiers.alibi else None
+        scoring = Scoring(b, op, modifiers, position, slope)
         best = b.named("best", b.full((block_r,), -math.inf, f32))
         total = b.named("total", b.full((block_r,), 0.0, f32))
         acc = b.named("acc", b.full((block_r, block_d), 0.0, f32))
@@ -87,24 +93,26 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
             late = [first.load(which, b.ge(first.t, b.sub(context, length))) for which in (KEYS, VALUES)]
             keys = b.named("keys", b.where(b.expand(old, 0), early[KEYS], late[KEYS]))
             values = b.named("values", b.where(b.expand(old, 1), early[VALUES], late[VALUES]))
-            state = _attend_tile(b, op, q, first, keys, values, position, state)
+            state = _attend_tile(scoring, q, first, keys, values, _with_sinks(e, op, r, chunk if splits > 1 else None, state))
             low = b.add(low, block_t)
         else:
             q = b.named("q", e.emit(op.q, place))
+            best, total, acc = state = _with_sinks(e, op, r, None, state)
             if op.window is None:
                 # What the first query of the tile sees, all of them see: nothing is masked there.
                 all_see = b.add(b.add(b.sub(context, length), b.mul(tile, queries)), 1)
+                all_see = context if modifiers.bidirectional else all_see
                 whole = b.named("whole", b.minimum(b.mul(b.floordiv(all_see, block_t), block_t), high))
                 with b.for_(low, whole, block_t, init=state, num_stages=schedule.get("stages")) as loop:
                     seen_by_all = cache.at(loop.index)
                     best, total, acc = loop.values
-                    loop.yields(*_attend_tile(b, op, q, seen_by_all, seen_by_all.load(KEYS), None, None, (best, total, acc)))
+                    loop.yields(*_attend_tile(scoring, q, seen_by_all, seen_by_all.load(KEYS), None, (best, total, acc), masked=False))
                 best, total, acc = loop.results
                 state, low = (best, total, acc), whole
         with b.for_(low, high, block_t, init=state, num_stages=schedule.get("stages")) as loop:
             following = cache.at(loop.index, high)
             best, total, acc = loop.values
-            loop.yields(*_attend_tile(b, op, q, following, following.load(KEYS), None, position, (best, total, acc)))
+            loop.yields(*_attend_tile(scoring, q, following, following.load(KEYS), None, (best, total, acc)))
         best, total, acc = loop.results
         if isinstance(op, AttendPartialOp):
             _store_partial(e, op, (best, total, acc), r, chunk, d, d_mask)
@@ -170,28 +178,60 @@ class CacheTile:
         return b.named(name, b.load(e.pointers[op.cache], offsets, both, None if both is None else 0.0, settled=settled))
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """What becomes of the products of queries and keys: scores, as exponents of 2."""
+
+    b: KernelBuilder
+    op: AttendOp | AttendPartialOp
+    modifiers: ScoreModifiers
+    position: SSAValue
+    """Of each row's query."""
+    slope: SSAValue | None
+    """Of each row's head, times log2(e)."""
+
+    def scores(self, products: SSAValue, t: SSAValue) -> SSAValue:
+        """The products [rows, T] scaled, capped and biased; none is masked yet."""
+        b, scale, cap = self.b, self.op.scale.value.data, self.modifiers.score_cap
+        scaled = b.mul(tanh(b, b.mul(products, scale / cap)), cap * LOG2_E) if cap else b.mul(products, scale * LOG2_E)
+        if self.slope is None:
+            return scaled
+        distance = b.cast(b.sub(b.expand(t, 0), b.expand(self.position, 1)), f32)
+        return b.add(scaled, b.mul(distance, b.expand(self.slope, 1)))
+
+    def seen(self, at: CacheTile) -> SSAValue | None:
+        """Which of the tile's positions each row sees; None: all."""
+        b, window = self.b, self.modifiers.window
+        there = None if at.t_mask is None else b.expand(at.t_mask, 0)
+        if self.modifiers.bidirectional:
+            return there
+        t, position = b.expand(at.t, 0), b.expand(self.position, 1)
+        seen = b.le(t, position)
+        seen = b.and_(seen, b.gt(t, b.sub(position, window))) if window else seen
+        return seen if there is None else b.and_(seen, there)
+
+
 def _attend_tile(
-    b: KernelBuilder,
-    op: AttendOp | AttendPartialOp,
+    scoring: Scoring,
     q: SSAValue,
     at: CacheTile,
     keys: SSAValue,
     values: SSAValue | None,
-    position: SSAValue | None,
     state: tuple[SSAValue, SSAValue, SSAValue],
+    *,
+    masked: bool = True,
 ) -> tuple[SSAValue, SSAValue, SSAValue]:
     """One step of online softmax: the state (maximum, sum, accumulator) after a tile of positions.
 
-    `values` None: loaded when they are needed. `position` of each row; None: all rows see the whole tile.
+    `values` None: loaded when they are needed. Not `masked`: all rows see the whole tile.
     """
-    best, total, acc = state
-    scores = b.named("scores", _modified(b, op, b.dot(q, keys)))
-    if position is not None:
-        seen = _seen(b, op, b.expand(at.t, 0), b.expand(position, 1))
-        seen = seen if at.t_mask is None else b.and_(seen, b.expand(at.t_mask, 0))
+    b, op, (best, total, acc) = scoring.b, scoring.op, state
+    scores = b.named("scores", scoring.scores(b.dot(q, keys), at.t))
+    seen = scoring.seen(at) if masked else None
+    if seen is not None:
         scores = b.named("scores", b.where(seen, scores, -math.inf))
     new_best = base = b.named("new_best", b.maximum(best, b.reduce(scores, "max", 1)))
-    if position is not None:
+    if seen is not None:
         # A row that has seen nothing keeps -inf; its exponent must not become -inf - -inf.
         base = b.named("base", b.where(b.eq(new_best, -math.inf), 0.0, new_best))
     shrink = b.named("shrink", b.exp2(b.sub(best, base)))
@@ -305,19 +345,30 @@ def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, progra
             b.store(arrivals, program, 0)
 
 
-def _modified(b: KernelBuilder, op: AttendOp | AttendPartialOp, products: SSAValue) -> SSAValue:
-    """Scores of products q·k, as exponents of 2: scaled, and soft-capped where the op says so."""
-    scale = op.scale.value.data
-    if op.score_cap is None:
-        return b.mul(products, scale * LOG2_E)
-    cap = op.score_cap.value.data
-    return b.mul(tanh(b, b.mul(products, scale / cap)), cap * LOG2_E)
+def _slopes(b: KernelBuilder, head: SSAValue, heads: int, alibi: float) -> SSAValue:
+    """ALiBi's slope of each head (`semantics.attention.slopes`), times log2(e)."""
+    near = 1 << (heads.bit_length() - 1)
+    number = b.cast(head, f32)
+    exponent = b.mul(b.add(number, 1.0), -alibi / near)
+    if heads > near:
+        between = b.mul(b.add(b.mul(b.sub(number, float(near)), 2.0), 1.0), -alibi / (2 * near))
+        exponent = b.where(b.lt(head, near), exponent, between)
+    return b.named("slope", b.mul(b.exp2(exponent), LOG2_E))
 
 
-def _seen(b: KernelBuilder, op: AttendOp | AttendPartialOp, t: SSAValue, position: SSAValue) -> SSAValue:
-    """Which positions t a query at `position` sees."""
-    seen = b.le(t, position)
-    return seen if op.window is None else b.and_(seen, b.gt(t, b.sub(position, op.window.value.data)))
+def _with_sinks(
+    e: Emitter, op: AttendOp | AttendPartialOp, r: Rows, chunk: SSAValue | None, state: tuple[SSAValue, SSAValue, SSAValue]
+) -> tuple[SSAValue, SSAValue, SSAValue]:
+    """The state before the first tile where each row's head has a sink: that score has been seen, in the first chunk, and its value is 0."""
+    if op.sinks is None:
+        return state
+    b, (best, total, acc) = e.b, state
+    sink = b.mul(b.cast(b.load(e.pointers[op.sinks], r.head, r.real, 0.0), f32), LOG2_E)
+    one = b.full(shape(total), 1.0, f32)
+    if chunk is not None:
+        first = b.broadcast(b.eq(chunk, 0), shape(total))
+        sink, one = b.where(first, sink, best), b.where(first, one, total)
+    return b.named("best", sink), b.named("total", one), acc
 
 
 def _origin(b: KernelBuilder, op: AttendOp | AttendPartialOp, position: SSAValue, tile: int) -> SSAValue:

@@ -1,4 +1,4 @@
-"""The contract skeletons: programs take rows of the weights (`gemv`, one token) or tiles of tokens by weight rows (`mma`).
+"""Regions around contractions, and the skeleton for one token, `gemv`: programs take rows of the weights. `mma.py` has that for several.
 
 Contractions whose results meet in one epilogue are computed side by side; the others split the grid between them.
 """
@@ -15,26 +15,34 @@ from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
-from lamella.dialects.tile import ContractOp, FusedOp, ReduceOp, RotateOp, ScatterOp, ScheduleAttr, YieldOp
+from lamella.dialects.tile import (
+    ContractMergeOp,
+    ContractOp,
+    ContractPartialOp,
+    FusedOp,
+    ReduceOp,
+    RotateOp,
+    ScatterOp,
+    ScheduleAttr,
+    YieldOp,
+)
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
-from lamella.lowering.tile_to_kernel.decode import Piece, Rows, Weight, weight_of
+from lamella.lowering.tile_to_kernel.decode import weight_of
 from lamella.lowering.tile_to_kernel.divided_grid import over_parts
-from lamella.lowering.tile_to_kernel.emitter import Emitter, Place, Store, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.places import Place, Store
+from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
+from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
+from lamella.passes.contractions import written_out
 from lamella.passes.feasibility import Parts, data_operands, parts
-
-TOGETHER = 16
-"""Tiles of tokens that share the weights they read: 2048 tokens of 4096 numbers, which the cache holds, and one reading of the weights."""
-
-MAX_UNROLLED = 8
-"""Trips of a loop over K that are written out, so that the loads of all of them are in flight."""
 
 
 @dataclass(frozen=True)
 class Component:
     """Contractions side by side: their columns, the programs they take, and what is computed and stored after them."""
 
-    contracts: list[ContractOp]
+    contracts: list[ContractOp | ContractPartialOp]
     ops: list[Operation]
     stores: list[Store]
     width: int
@@ -50,7 +58,7 @@ class ContractEmitter(Emitter):
         self.pairs: dict[Place, Operand] = {}
         """Places of accumulated columns, with the first column of each."""
         self._angles: dict[tuple[RotateOp, Place], tuple[SSAValue | None, SSAValue, SSAValue]] = {}
-        self.x = next(op.x for op in self.block.ops if isinstance(op, ContractOp))
+        self.x = next(op.x for op in self.block.ops if isinstance(op, ContractOp | ContractPartialOp))
         self.settled = settled
 
     def emit(self, value: SSAValue, place: Place) -> SSAValue:
@@ -91,6 +99,14 @@ class ContractEmitter(Emitter):
                         self.emit(value, place)
                     case _:
                         pass
+
+    def reducible(self, op: ReduceOp, place: Place) -> SSAValue:
+        """What `op` reduces, at some columns of it: past the last one, what changes nothing."""
+        return self._neutral(self.emit(op.input, place), place, REDUCTION_RULES[op.kind.data].identity)
+
+    def reduced(self, op: ReduceOp, rows: Operand, result: SSAValue) -> None:
+        """Says what the reduction of some rows is: how a skeleton hands over what it reduced itself."""
+        self._reduced[-1][op.result, rows] = result
 
     def is_early(self, value: SSAValue) -> bool:
         """Whether all that `value` is computed from may be read before the launches before this one end."""
@@ -150,7 +166,7 @@ def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
         stores[split.component_of[owner]].append(item)
     out: list[Component] = []
     for number, (contracts, kept) in enumerate(zip(split.components, stores, strict=True)):
-        width = shape_of(contracts[0].result)[1]
+        width = shape_of(contracts[0].result)[-1]
         after = [op for op in split.epilogue if split.component_of[op] == number]
         out.append(Component(contracts, after, kept, width, -(-width // columns)))
     return out
@@ -167,16 +183,23 @@ def part_name(component: Component) -> str:
 
 
 def finish_component(
-    e: ContractEmitter, component: Component, place: Place, start: Operand, results: tuple[SSAValue, ...], whole: bool
+    e: ContractEmitter,
+    component: Component,
+    place: Place,
+    start: Operand,
+    results: tuple[SSAValue, ...],
+    whole: bool,
+    finished: Sequence[ContractOp | ContractPartialOp | ContractMergeOp] = (),
 ) -> None:
-    """Runs the epilogue of a component on its accumulated columns."""
+    """Runs the epilogue of a component on its accumulated columns: the results of its contractions, or of the ops `finished`."""
     e.pairs[place] = start
     if whole:
         e.covers(place.rows, component.width, place)
-    for contract, block in zip(component.contracts, results, strict=True):
-        e.define(contract.result, place, block)
+    for op, block in zip(finished or component.contracts, results, strict=True):
+        e.define(op.result, place, block)
     for item in component.stores:
-        e.store(item, place)
+        if not isinstance(item.owner, ContractPartialOp):
+            e.store(item, place)
 
 
 def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
@@ -188,7 +211,7 @@ def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Seque
     e = ContractEmitter(fused, name, schedule, settled)
     block_n, block_k = schedule.get("rows"), schedule.get("k")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
-    gemv = Gemv(e, split, block_n, block_k)
+    gemv = Gemv(e, split, block_n, block_k, written_out(split, schedule))
     e.chunk = block_k
     found = components(e, split, block_n)
     over_components(e, found, gemv.component)
@@ -203,6 +226,8 @@ class Gemv:
     split: Parts
     block_n: int
     block_k: int
+    written_out: bool
+    """Whether the weights of whole rows are held at once."""
 
     @property
     def x(self) -> SSAValue:
@@ -223,25 +248,22 @@ class Gemv:
         rows = Rows(n, n_mask, b.expand(n, 1), b.expand(n_mask, 1) if n_mask is not None else None)
         place = Place(0, n, None, n_mask)
         weights = [weight_of(e, c) for c in component.contracts]
-        if self.fits:
+        if self.written_out:
             pieces = self.pieces()
-            loaded = [w.load(rows, piece) for piece in pieces for w in weights]
+            loaded = [[w.load(rows, piece) for w in weights] for piece in pieces]
             e.load_epilogue(component, place, start)
             stage_prologue(e, self.split, Place(0, None))
             sums = self.products(weights, pieces, loaded)
         else:
+            loaded = [w.load(rows, self.piece(0)) for w in weights]
             e.load_epilogue(component, place, start)
-            sums = self.in_a_loop(weights, rows)
+            stage_prologue(e, self.split, Place(0, None))
+            sums = self.in_a_loop(weights, rows, loaded)
         results: list[SSAValue] = []
         for w, total in zip(weights, sums, strict=True):
             with b.source(w.source):
                 results.append(b.named("y", w.scaled(b.reduce(total, "sum", 1), rows)))
         finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
-
-    @property
-    def fits(self) -> bool:
-        """Whether the weights of whole rows are held at once."""
-        return -(-self.k // self.block_k) <= MAX_UNROLLED
 
     def pieces(self) -> list[Piece]:
         """The pieces of K."""
@@ -254,82 +276,45 @@ class Gemv:
         self.e.covers_in_pieces(0, self.k, [piece.place for piece in pieces])
         return pieces
 
-    def products(self, weights: list[Weight], pieces: list[Piece], loaded: list[Sequence[SSAValue]]) -> list[SSAValue]:
+    def products(self, weights: list[Weight], pieces: list[Piece], loaded: list[list[Sequence[SSAValue]]]) -> list[SSAValue]:
         """For each weight the products of what was loaded of it with x, pieces added."""
         sums: list[SSAValue] = []
-        for number, w in enumerate(weights):
-            total: SSAValue | None = None
-            for piece, held in zip(pieces, loaded[number :: len(weights)], strict=True):
-                product = w.products(held, self.e.emit(self.x, piece.place))
-                total = product if total is None else self.e.b.add(total, product)
-            assert total is not None
-            sums.append(total)
+        for piece, held in zip(pieces, loaded, strict=True):
+            sums = self.added(sums, weights, piece, held)
         return sums
 
-    def in_a_loop(self, weights: list[Weight], rows: Rows) -> list[SSAValue]:
-        """Weights and x piece by piece."""
+    def added(self, sums: Sequence[SSAValue], weights: list[Weight], piece: Piece, held: Sequence[Sequence[SSAValue]]) -> list[SSAValue]:
+        """The sums so far (none yet: empty) with those of a piece."""
+        products = [w.products(own, self.x, piece) for w, own in zip(weights, held, strict=True)]
+        return [self.e.b.add(total, product) for total, product in zip(sums, products, strict=True)] if sums else products
+
+    def piece(self, start: Operand) -> Piece:
+        """The piece of K from `start` on."""
+        return Piece(start, self.block_k, self.e.columns(0, None, start, self.block_k, self.k))
+
+    def in_a_loop(self, weights: list[Weight], rows: Rows, loaded: list[Sequence[SSAValue]]) -> list[SSAValue]:
+        """Piece by piece, from what was loaded of the first on: each trip asks for the next piece before it multiplies its own."""
         e, b = self.e, self.e.b
-        stage_prologue(e, self.split, Place(0, None))
-        zeros = [b.named("acc", b.full((self.block_n, w.lanes(self.block_k)), 0.0, f32)) for w in weights]
-        with b.for_(0, self.k, self.block_k, init=zeros) as loop, e.scope():
-            piece = Piece(loop.index, self.block_k, e.columns(0, None, loop.index, self.block_k, self.k))
-            loaded = [w.load(rows, piece) for w in weights]
-            products = [w.products(held, e.emit(self.x, piece.place)) for w, held in zip(weights, loaded, strict=True)]
-            loop.yields(*(b.add(acc, p) for acc, p in zip(loop.values, products, strict=True)))
-        return list(loop.results)
+        counts = [len(held) for held in loaded]
+        start = [b.named("acc", b.full((self.block_n, w.lanes(self.block_k)), 0.0, f32)) for w in weights]
+        last = (-(-self.k // self.block_k) - 1) * self.block_k
+
+        def added(values: Sequence[SSAValue], piece: Piece) -> list[SSAValue]:
+            flat = list(values[len(start) :])
+            held = [[flat.pop(0) for _ in range(count)] for count in counts]
+            return self.added(values[: len(start)], weights, piece, held)
+
+        with b.for_(0, last, self.block_k, init=[*start, *(v for held in loaded for v in held)]) as loop, e.scope():
+            following = [v for w in weights for v in w.load(rows, self.piece(b.add(loop.index, self.block_k)))]
+            loop.yields(*added(loop.values, self.piece(loop.index)), *following)
+        return added(loop.results, self.piece(last))
 
 
-def stage_prologue(e: Emitter, split: Parts, place: Place) -> None:
-    """Emits the reductions that no contraction feeds (those of a norm, whether its scale comes before or after the product) once."""
-    for op in split.prologue:
-        if isinstance(op, ReduceOp):
-            e.reduce(op, place)
+def stage_prologue(e: Emitter, split: Parts, place: Place, later: Sequence[ReduceOp] = ()) -> None:
+    """Emits the reductions that no contraction feeds (those of a norm, whether its scale comes before or after the product) once.
 
-
-def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool]) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """Several tokens: a program accumulates a tile of `m` tokens by `n` weight rows, `k` columns at a time, on the tensor cores.
-
-    The tiles of tokens come first in the grid: programs that run at the same time then share the weights that they read, and weights, which no
-    cache holds, are read once for `TOGETHER` tiles of tokens.
+    Those of `later` are left out.
     """
-    e = ContractEmitter(fused, name, schedule, settled, num_stages=schedule.get("stages"))
-    b = e.b
-    block_m, block_n, block_k = schedule.get("m"), schedule.get("n"), schedule.get("k")
-    split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
-    x = split.contracts[0].x
-    tokens, k = shape_of(x)
-    e.chunk = block_k
-    found = components(e, split, block_n)
-    tiles = -(-tokens // block_m)
-    groups = -(-tiles // TOGETHER)
-    together = -(-tiles // groups)
-    first: Operand = 0
-    if tiles > 1:
-        tile_of_tokens = b.program_id(0) if groups == 1 else b.add(b.mul(b.program_id(2), together), b.program_id(0))
-        first = b.mul(tile_of_tokens, block_m)
-    m = b.add(first, b.arange(block_m))
-    rows = b.named("m", b.expand(m, 1))
-    row_mask = None if together * groups * block_m == tokens else b.lt(rows, tokens)
-    stage_prologue(e, split, Place(rows, None, row_mask))
-
-    def body(component: Component, tile: Operand) -> None:
-        start = e.hinted("start", b.mul(tile, block_n))
-        vector = b.add(start, b.arange(block_n))
-        n = b.named("n", b.expand(vector, 0))
-        n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
-        taken = Rows(vector, None, n, n_mask)
-        weights = [weight_of(e, c) for c in component.contracts]
-        zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in weights]
-        trips = -(-k // block_k)
-        stages = schedule.get("stages") if trips > 1 else None
-        with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
-            piece = Piece(loop.index, block_k, e.columns(rows, row_mask, loop.index, block_k, k))
-            xs = b.broadcast(e.emit(x, piece.place), (block_m, block_k))
-            loop.yields(*(w.multiply(xs, acc, taken, piece) for w, acc in zip(weights, loop.values, strict=True)))
-        results = tuple(w.scaled(total, taken) for w, total in zip(weights, loop.results, strict=True))
-        place = Place(rows, n, row_mask, n_mask)
-        finish_component(e, component, place, start, results, block_n >= component.width)
-
-    programs = sum(c.tiles for c in found)
-    over_components(e, found, body, axis=1 if tiles > 1 else 0)
-    return b.finish(), (together, programs, groups) if tiles > 1 else (programs, 1, 1)
+    for op in split.prologue:
+        if isinstance(op, ReduceOp) and op not in later:
+            e.reduce(op, place)

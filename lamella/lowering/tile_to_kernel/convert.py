@@ -16,7 +16,7 @@ from lamella.dialects.host import LaunchOp
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import FusedOp
 from lamella.errors import PassError
-from lamella.lowering.tile_to_kernel import attend, contract, experts, row, sample
+from lamella.lowering.tile_to_kernel import attend, contract, experts, mma, row, sample
 from lamella.passes.choose_schedule import longest_query
 from lamella.passes.dependent_launch import SETTLED_PARAMETERS
 from lamella.passes.settled import settled_inputs
@@ -73,7 +73,7 @@ def lower_region(fused: FusedOp, name: str, longest_query: int, settled: Sequenc
         case "gemv":
             return contract.lower_gemv(fused, name, schedule, settled)
         case "mma":
-            return contract.lower_mma(fused, name, schedule, settled)
+            return mma.lower_mma(fused, name, schedule, settled)
         case "attend":
             return attend.lower_attend(fused, name, schedule, longest_query)
         case "sample":
@@ -82,6 +82,8 @@ def lower_region(fused: FusedOp, name: str, longest_query: int, settled: Sequenc
             return experts.lower_route(fused, name, schedule)
         case "experts":
             return experts.lower_experts(fused, name, schedule)
+        case "sort":
+            return experts.lower_sort(fused, name, schedule)
         case "expert_tiles":
             return experts.lower_expert_tiles(fused, name, schedule)
         case other:

@@ -1,128 +1,30 @@
-"""How a contraction reads its weight: floats as they lie, or packed words decoded on the way. Skeletons ask; neither knows the other.
+"""How a contraction reads packed words: decoded on the way to the product. Skeletons ask; neither knows the other.
 
-A word of packed numbers is taken apart where it was loaded. Number i is masked out where it lies and put into the mantissa of 2^23, which
-makes it a float without a conversion: less 2^23 it is q·2^s, s being its place within its half of the word, and x comes scaled by 2^-s. All
-of it is exact. The scale is applied to the sum over a word, or where a row has one scale, to the sum of the row.
+One token: a word of packed numbers is taken apart where it was loaded. A shift puts number i at the top of the mantissa of 1.0, which makes
+it a float without a conversion: 1 + q·2^-p, that is 2^-p·(2^p + q). x comes scaled by 2^p, and what 2^p adds to the sum over a word is known
+from x alone: it is taken off there, before anything is large enough to be rounded by it. The scale multiplies the sum over a group.
+
+Several tokens: the whole numbers go to the tensor cores, and the product of a group is scaled.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from xdsl.dialects.builtin import f32, i64
+from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import element_type, shape
-from lamella.dialects.tile import ContractOp, DequantizeOp
-from lamella.lowering.kernel_builder import KernelBuilder, Operand
-from lamella.lowering.kernel_folds import number
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, source_of
+from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
+from lamella.lowering.tile_to_kernel.decode_float8 import FloatWeight
+from lamella.lowering.tile_to_kernel.emitter import Emitter, Place
+from lamella.lowering.tile_to_kernel.weight import Piece, PlainWeight, Rows, Weight, product, scaled_rows
 
-MAGIC, MAGIC_BITS = 2.0**23, 0x4B000000
-"""The float whose last mantissa bit counts 1, and its bits: whole numbers below it can be or-ed into them."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Columns of K that are worked on at once: `size` from `start` on, and where x is read for them."""
-
-    start: Operand
-    size: int
-    place: Place
-
-    def over(self, b: KernelBuilder, divisor: int) -> Operand:
-        """The first column divided by what divides it."""
-        known = number(self.start) if isinstance(self.start, SSAValue) else self.start
-        return int(known) // divisor if known is not None else b.floordiv(self.start, divisor)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a weight that a program takes, as a vector, and their mask; `n` and `inside` are the same along their axis of a block."""
-
-    vector: SSAValue
-    vector_mask: SSAValue | None
-    n: SSAValue
-    inside: SSAValue | None
-
-
-@dataclass(frozen=True)
-class Weight(ABC):
-    """The weight of one contraction inside a kernel under construction."""
-
-    e: Emitter
-    contract: ContractOp
-
-    @property
-    def columns(self) -> int:
-        """K."""
-        return shape_of(self.contract.weight)[1]
-
-    @property
-    def source(self) -> str:
-        """What the ops that read and multiply it come from."""
-        return source_of(self.contract)
-
-    @abstractmethod
-    def lanes(self, size: int) -> int:
-        """Columns of the block of sums that `size` columns of K leave."""
-
-    @abstractmethod
-    def load(self, rows: Rows, piece: Piece) -> Sequence[SSAValue]:
-        """What is read of some rows for a piece of K, before x is there."""
-
-    @abstractmethod
-    def products(self, loaded: Sequence[SSAValue], xs: SSAValue) -> SSAValue:
-        """Of what was loaded and one row xs of x the products, [rows, lanes]: added up over lanes and pieces they are the product."""
-
-    @abstractmethod
-    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
-        """`acc` [tokens, rows] with the products of a piece of x [tokens, size] added, on the tensor cores."""
-
-    def scaled(self, sums: SSAValue, rows: Rows) -> SSAValue:
-        """Finished sums, of each row or each token and row, with what the products left out."""
-        return sums
-
-    def read(self, value: SSAValue, rows: Rows, cols: SSAValue, mask: SSAValue | None, *, once: bool = False) -> SSAValue:
-        """The numbers of a matrix in memory at the rows and at `cols`, which lie along the other axis. `once`: nobody reads them again."""
-        b, (height, width) = self.e.b, shape_of(value)
-        wide = height * width > INT32_ELEMENTS
-        n, k = (b.cast(rows.n, i64), b.cast(cols, i64)) if wide else (rows.n, cols)
-        offsets = self.e.hinted("offsets", b.add(b.mul(n, width), k))
-        return b.load(self.e.pointers[value], offsets, b.all_of(rows.inside, mask), eviction="first" if once else None)
-
-
-class PlainWeight(Weight):
-    """Floats in memory."""
-
-    def lanes(self, size: int) -> int:
-        return size
-
-    def load(self, rows: Rows, piece: Piece) -> Sequence[SSAValue]:
-        b, at = self.e.b, piece.place
-        assert at.cols is not None
-        with b.source(self.source):
-            self.e.hinted("row_start", b.mul(rows.n, self.columns))
-            mask = b.expand(at.col_mask, 0) if at.col_mask is not None else None
-            return (b.named("w", self.read(self.contract.weight, rows, b.expand(at.cols, 0), mask, once=True)),)
-
-    def products(self, loaded: Sequence[SSAValue], xs: SSAValue) -> SSAValue:
-        b, hinted = self.e.b, self.e.hinted
-        with b.source(self.source):
-            wide = hinted("x_f32", b.cast(xs, f32))
-            return hinted("product", b.mul(hinted("w_f32", b.cast(loaded[0], f32)), b.expand(wide, 0)))
-
-    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
-        b = self.e.b
-        down = self.e.hinted("k", b.expand(b.add(b.arange(piece.size), piece.start), 1))
-        mask = None if self.columns % piece.size == 0 else b.lt(down, self.columns)
-        with b.source(self.source):
-            w = b.named("w", self.read(self.contract.weight, rows, down, mask))
-            return b.dot(b.cast(xs, element_type(w.type)), w, acc)
+ONE_BITS, MANTISSA = 0x3F800000, 23
+"""The float 1.0, and the bits of its mantissa: a number of n bits or-ed in at bit 23 - p, n <= p, makes it 1 + q·2^-p."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +43,13 @@ class PackedWeight(Weight):
         """Whether the scale of a row multiplies its sum."""
         return self.op.mins is None and shape_of(self.op.scales)[1] == 1
 
+    def groups(self, size: int) -> int:
+        """Groups of columns, each with a scale, of a piece."""
+        group = self.op.packing.group.data
+        return 1 if shape_of(self.op.scales)[1] == 1 else max(1, size // group)
+
     def lanes(self, size: int) -> int:
-        return size // self.per_word
+        return size // self.per_word if self.deferred else self.groups(size)
 
     def words_of(self, piece: Piece, axis: int) -> tuple[SSAValue, SSAValue | None]:
         """Which words of a row hold a piece, across `axis`, and the mask of those that a row has."""
@@ -157,78 +64,87 @@ class PackedWeight(Weight):
             found = [b.named("words", self.read(self.op.words, rows, words, mask, once=True))]
             if self.deferred:
                 return found
-            group = self.e.hinted("group", b.floordiv(words, self.op.packing.group.data // self.per_word))
+            count = self.groups(piece.size)
+            group = self.e.hinted("group", b.expand(b.add(b.arange(count), self.group_of(piece)), 0))
+            total = shape_of(self.op.scales)[1]
+            inside = None if total % count == 0 else b.lt(group, total)
             for value, name in ((self.op.scales, "scale"), (self.op.mins, "least")):
                 if value is not None:
-                    found.append(b.named(name, self.read(value, rows, group, mask)))
+                    found.append(b.named(name, self.read(value, rows, group, inside)))
             return found
 
-    def products(self, loaded: Sequence[SSAValue], xs: SSAValue) -> SSAValue:
-        e, b, packing = self.e, self.e.b, self.op.packing
+    def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        e, b = self.e, self.e.b
         words, *factors = loaded
-        zero = 0 if self.op.mins is not None else packing.zero
+        columns = [b.cast(e.emit(x, place), f32) for place in self.places(piece)]
         with b.source(self.source):
-            columns = self.taken_apart(e.hinted("x_f32", b.cast(xs, f32)))
-            upper = e.hinted("upper", b.shr(words, 16))
+            scaled = [e.hinted("x_scaled", b.mul(column, 2.0 ** self.up(number))) for number, column in enumerate(columns)]
+            beyond = e.hinted("beyond", reduce(b.add, scaled))
+            if self.op.mins is None:
+                # What is taken off is that much more where the numbers lie around `zero`.
+                beyond = b.add(beyond, b.mul(reduce(b.add, columns), float(self.op.packing.zero)))
             total: SSAValue | None = None
-            for number, x in enumerate(columns):
-                place = packing.bits * (number // 2)
-                mask = ((1 << packing.bits) - 1) << place
-                bits = b.or_(b.and_(upper if number % 2 else words, mask), MAGIC_BITS)
-                q = e.hinted("q", b.sub(b.bitcast(bits, f32), MAGIC + zero * 2.0**place))
-                part = b.mul(q, b.expand(e.hinted("x_scaled", b.mul(x, 2.0**-place)), 0))
-                total = part if total is None else b.add(total, part)
+            for number, column in enumerate(scaled):
+                part = b.mul(self.number(words, number), b.expand(column, 0))
+                total = b.sub(part, b.expand(beyond, 0)) if total is None else b.add(total, part)
             assert total is not None
-            if factors:
-                total = b.mul(total, b.cast(factors[0], f32))
+            if self.deferred:
+                return e.hinted("product", total)
+            rows, count = shape(words)[0], self.groups(piece.size)
+            sums = e.hinted("sums", b.reduce(b.reshape(total, (rows, count, shape(words)[1] // count)), "sum", 2))
+            sums = b.mul(sums, b.cast(factors[0], f32))
             if self.op.mins is not None:
-                x_sum = e.hinted("x_sum", reduce(b.add, columns))
-                total = b.add(total, b.mul(b.cast(factors[1], f32), b.expand(x_sum, 0)))
-            return e.hinted("product", total)
+                x_sum = b.reduce(b.reshape(reduce(b.add, columns), (count, shape(words)[1] // count)), "sum", 1)
+                sums = b.add(sums, b.mul(b.cast(factors[1], f32), b.expand(e.hinted("x_sum", x_sum), 0)))
+            return e.hinted("product", sums)
 
-    def taken_apart(self, xs: SSAValue) -> list[SSAValue]:
-        """The columns of x by their number in a word: one vector a number."""
-        b, per = self.e.b, self.per_word
-        halvings = per.bit_length() - 1
-        parts = [b.reshape(xs, (shape(xs)[0] // per, *[2] * halvings))]
-        # Splitting takes the last axis, which counts fastest: the digit found last counts most.
-        for _ in range(halvings):
-            halves = [b.split(part) for part in parts]
-            parts = [half[digit] for digit in (0, 1) for half in halves]
-        return [self.e.hinted(f"x{i}", part) for i, part in enumerate(parts)]
+    def up(self, number: int) -> int:
+        """p of number i of a word: 4 or 8 for numbers of 4 bits, 8 for those of 8. Two that share a shift differ in it."""
+        bits = self.op.packing.bits
+        return 8 if bits == 8 or (number // 2) % 2 == 0 else 4
+
+    def number(self, words: SSAValue, number: int) -> SSAValue:
+        """1 + q·2^-p of number i of each word."""
+        b, bits = self.e.b, self.op.packing.bits
+        lies, goes = bits * (number // 2) + 16 * (number % 2), MANTISSA - self.up(number)
+        moved = b.shl(words, goes - lies) if lies < goes else b.shr(words, lies - goes)
+        ones = ((1 << bits) - 1) << goes
+        return self.e.hinted("q", b.bitcast(b.or_(b.and_(moved, ones), ONE_BITS), f32))
+
+    def places(self, piece: Piece) -> Sequence[Place]:
+        """The columns of a piece by their number in a word: one vector a number, read as such, for a program has no cheaper way to reorder them."""
+        e, b, per = self.e, self.e.b, self.per_word
+        first = b.mul(b.add(b.arange(piece.size // per), piece.over(b, per)), per)
+        mask = None if self.columns % piece.size == 0 else e.hinted("word_mask", b.lt(first, self.columns))
+        return [e.elsewhere(piece.place, e.hinted(f"cols{i}", b.add(first, i)), mask) for i in range(per)]
 
     def scaled(self, sums: SSAValue, rows: Rows) -> SSAValue:
-        if not self.deferred:
-            return sums
-        b, block = self.e.b, len(shape(sums)) > 1
-        n, mask = (rows.n, rows.inside) if block else (rows.vector, rows.vector_mask)
-        with b.source(self.source):
-            scale = self.e.hinted("scale", b.cast(b.load(self.e.pointers[self.op.scales], n, mask), f32))
-            return b.mul(sums, scale)
+        return scaled_rows(self.e, sums, self.op.scales, rows, self.source) if self.deferred else sums
 
     def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
         """The whole numbers are multiplied, and the sum over a group scaled: no product is rounded on the way."""
-        e, b, packing = self.e, self.e.b, self.op.packing
+        e, b, packing, down = self.e, self.e.b, self.op.packing, rows.down
         with b.source(self.source):
-            words, mask = self.words_of(piece, 1)
+            words, mask = self.words_of(piece, 0 if down else 1)
             packed = b.named("words", self.read(self.op.words, rows, words, mask))
             number = b.arange(self.per_word)
             places = b.add(b.mul(b.floordiv(number, 2), packing.bits), b.mul(b.mod(number, 2), 16))
-            places = e.hinted("places", b.expand(b.expand(places, 0), 2))
-            q = b.and_(b.shr(b.expand(packed, 1), places), (1 << packing.bits) - 1)
+            places = e.hinted("places", b.expand(b.expand(places, 0), 0 if down else 2))
+            q = b.and_(b.shr(b.expand(packed, 2 if down else 1), places), (1 << packing.bits) - 1)
             if self.op.mins is None:
                 q = b.sub(q, packing.zero)
-            q = e.hinted("q", b.reshape(b.cast(q, element_type(xs.type)), (piece.size, shape(rows.vector)[0])))
+            taken = shape(rows.vector)[0]
+            q = e.hinted("q", b.reshape(b.cast(q, element_type(xs.type)), (taken, piece.size) if down else (piece.size, taken)))
             if self.deferred:
-                return b.dot(xs, q, acc)
+                return product(b, xs, q, acc, down)
             group = self.group_of(piece)
             scale = e.hinted("scale", b.cast(self.read(self.op.scales, rows, group, None), f32))
-            total = b.add(acc, b.mul(b.dot(xs, q), scale))
+            total = b.add(acc, b.mul(product(b, xs, q, None, down), scale))
             if self.op.mins is None:
                 return total
             least = e.hinted("least", b.cast(self.read(self.op.mins, rows, group, None), f32))
             x_sum = e.hinted("x_sum", b.reduce(b.cast(xs, f32), "sum", 1, keep_dims=True))
-            return b.add(total, b.mul(x_sum, least))
+            return b.add(total, b.mul(b.trans(x_sum) if down else x_sum, least))
 
     def group_of(self, piece: Piece) -> SSAValue:
         """The group of a piece, which ends within it."""
@@ -239,7 +155,9 @@ class PackedWeight(Weight):
         return index if isinstance(index, SSAValue) else b.constant(index)
 
 
-def weight_of(e: Emitter, contract: ContractOp) -> Weight:
+def weight_of(e: Emitter, contract: ContractOp | ContractPartialOp) -> Weight:
     """How a contraction reads its weight."""
     owner = contract.weight.owner
-    return PackedWeight(e, contract, owner) if isinstance(owner, DequantizeOp) else PlainWeight(e, contract)
+    if not isinstance(owner, DequantizeOp):
+        return PlainWeight(e, contract)
+    return (FloatWeight if owner.packing.floats else PackedWeight)(e, contract, owner)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial, reduce
 
 from xdsl.dialects.builtin import IntegerAttr, MemRefType, f32, i32, i64
@@ -21,6 +20,7 @@ from lamella.dialects.tile import (
     ConstantOp,
     DequantizeOp,
     FusedOp,
+    GatherColumnsOp,
     GatherOp,
     MapOp,
     ReduceOp,
@@ -32,39 +32,10 @@ from lamella.dialects.tile import (
 )
 from lamella.errors import PassError, nearest
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
+from lamella.lowering.tile_to_kernel.places import Place, Store
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
 
 INT32_ELEMENTS = 2**31 - 1
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """The rows and columns a block covers, with masks where it sticks out.
-
-    One row: `rows` is a scalar and `cols` a vector. Several: `rows` is [R,1] and `cols` [1,C] (or [R,C], when each row has columns of its
-    own). Vectors along the rows have no `cols`. Two places are the same only when they are the same object.
-    """
-
-    rows: Operand
-    cols: SSAValue | None
-    row_mask: SSAValue | None = None
-    col_mask: SSAValue | None = None
-
-
-@dataclass(frozen=True)
-class Store:
-    """Something a region leaves behind: a value in its buffer, or the rows of a scatter in the cache."""
-
-    value: SSAValue
-    pointer: SSAValue
-    scatter: ScatterOp | None = None
-
-    @property
-    def owner(self) -> Operation | None:
-        """The op whose place decides where the store happens."""
-        if self.scatter is not None:
-            return self.scatter
-        return self.value.owner if isinstance(self.value.owner, Operation) else None
 
 
 class Emitter:
@@ -96,6 +67,7 @@ class Emitter:
         self._pieces: dict[tuple[Operand, int], list[Place]] = {}
         self._vectors: dict[Place, Place] = {}
         self._along: dict[Operand, Place] = {}
+        self._elsewhere: dict[tuple[Place, SSAValue, SSAValue | None], Place] = {}
 
     def _stores(self, yielded: Sequence[SSAValue], pointers: Sequence[SSAValue]) -> list[Store]:
         out: list[Store] = []
@@ -222,6 +194,13 @@ class Emitter:
         mask = b.all_of(None if stretched else place.row_mask, place.col_mask)
         return self.hinted("offsets", b.add(by_row, cols)), None if mask is None else self.hinted("mask", mask)
 
+    def elsewhere(self, place: Place, cols: SSAValue, col_mask: SSAValue | None = None) -> Place:
+        """The place of other columns of the same rows, under the same mask unless `col_mask` is given; the same object each time."""
+        found = self._elsewhere.get((place, cols, col_mask))
+        if found is None:
+            found = self._elsewhere[place, cols, col_mask] = Place(place.rows, cols, place.row_mask, col_mask or place.col_mask)
+        return found
+
     def along_rows(self, value: SSAValue, place: Place) -> SSAValue:
         """A vector with one number a row, at the rows of `place`."""
         return self.emit(value, self._vector(place))
@@ -303,6 +282,9 @@ class Emitter:
                 self.b.store(item.pointer, place.rows, block, place.row_mask)
                 return
             offsets, mask = self.offsets(sizes, place)
+            if sizes[1] == 1 and place.cols is not None and _in_columns(block, place.cols):
+                # A contraction with one row of weights computes columns all the same; the mask leaves the first.
+                offsets, mask = self.b.add(offsets, place.cols), self.b.all_of(place.row_mask, place.col_mask)
             self.b.store(item.pointer, offsets, block, mask)
 
     def _scatter(self, op: ScatterOp, pointer: SSAValue, place: Place) -> None:
@@ -318,6 +300,12 @@ class Emitter:
             row = b.add(b.mul(b.add(b.mul(cell, heads), head), block_size), b.mod(slot, block_size))
             address = b.named("address", b.add(b.mul(row, dim), offset))
             b.store(pointer, address, block, b.all_of(place.row_mask, place.col_mask))
+
+
+def _in_columns(block: SSAValue, cols: SSAValue) -> bool:
+    """Whether a block has a number for each of several columns, or (of one row) is a vector of them."""
+    own = shape(block)
+    return own[-1:] == shape(cols)[-1:] and (own[-1] > 1 or len(own) == 1)
 
 
 def python_int(attribute: IntegerAttr) -> int:
@@ -396,6 +384,13 @@ def _gather(e: Emitter, op: Operation, place: Place) -> SSAValue:
     return e.b.load(pointer, offsets, mask)
 
 
+def _gather_columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """x is emitted at the columns that are read from memory; its reductions stay those of whole rows, which know no order."""
+    assert isinstance(op, GatherColumnsOp)
+    columns = e.emit(op.columns, place)
+    return e.emit(op.x, e.elsewhere(place, columns))
+
+
 def _dequantize(e: Emitter, op: Operation, place: Place) -> SSAValue:
     """Each number by itself, where no contraction takes whole words apart: its word, its place in it, its group."""
     assert isinstance(op, DequantizeOp)
@@ -403,6 +398,8 @@ def _dequantize(e: Emitter, op: Operation, place: Place) -> SSAValue:
     assert place.cols is not None
     at = Place(place.rows, b.floordiv(place.cols, packing.per_word), place.row_mask, place.col_mask)
     group = Place(place.rows, b.floordiv(place.cols, packing.group.data), place.row_mask, place.col_mask)
+    if packing.floats:
+        return b.mul(b.cast(e.emit(op.words, at), f32), b.cast(e.emit(op.scales, group), f32))
     number = b.mod(place.cols, packing.per_word)
     bit = b.add(b.mul(b.floordiv(number, 2), packing.bits), b.mul(b.mod(number, 2), 16))
     q = b.and_(b.shr(e.emit(op.words, at), bit), (1 << packing.bits) - 1)
@@ -492,6 +489,7 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     CastOp: _cast,
     ReduceOp: _reduce,
     GatherOp: _gather,
+    GatherColumnsOp: _gather_columns,
     DequantizeOp: _dequantize,
     ReshapeOp: _reshape,
     AddRowsOp: _add_rows,

@@ -12,9 +12,10 @@ from xdsl.ir import SSAValue
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import shape
-from lamella.dialects.tile import ContractExpertsOp, FusedOp, RouteOp, ScheduleAttr
+from lamella.dialects.tile import ContractExpertsOp, FusedOp, RouteOp, ScheduleAttr, SortChoicesOp
 from lamella.lowering.kernel_builder import Operand
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, Place, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.places import Place
 
 
 def lower_route(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
@@ -77,51 +78,82 @@ def lower_experts(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[ke
     return b.finish(), (-(-width // block_n), rows, 1)
 
 
-def lower_expert_tiles(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
-    """Programs over (tiles of `m` choices, column tiles, experts), on the tensor cores; one whose expert no choice of its tile names ends at once.
+def lower_sort(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """A program takes `rows` choices: the place of each is the number of those that come before it, by expert and then by number."""
+    op = next(o for o in fused.body.block.ops if isinstance(o, SortChoicesOp))
+    e = Emitter(fused, name, schedule)
+    b = e.b
+    count, block = shape_of(op.result)[0], schedule.get("rows")
+    with b.source(source_of(op)):
+        own = b.named("choice", b.add(b.mul(b.program_id(0), block), b.arange(block)))
+        inside = None if count % block == 0 else b.lt(own, count)
+        expert = b.named("expert", b.load(e.pointers[op.chosen], own, inside, 0))
+        with b.for_(0, count, block, init=[b.named("place", b.full((block,), 0, i32))]) as loop, e.scope():
+            other = b.named("other", b.add(b.arange(block), loop.index))
+            there = None if count % block == 0 else b.lt(other, count)
+            # What is not there comes after everything.
+            theirs = b.named("theirs", b.expand(b.load(e.pointers[op.chosen], other, there, 2**31 - 1), 0))
+            mine = b.expand(expert, 1)
+            earlier = b.and_(b.eq(theirs, mine), b.lt(b.expand(other, 0), b.expand(own, 1)))
+            before = b.named("before", b.or_(b.lt(theirs, mine), earlier))
+            loop.yields(b.add(loop.values[0], b.reduce(b.where(before, 1, 0), "sum", 1)))
+    with b.source("store"):
+        b.store(e.stores[0].pointer, loop.results[0], own, inside)
+    return b.finish(), (-(-count // block), 1, 1)
 
-    Neighbouring programs share the weights of an expert. A tile computes all its rows and stores those that chose the expert.
+
+def lower_expert_tiles(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
+    """Programs over (tiles of `m` sorted choices, column tiles), on the tensor cores: a tile multiplies by the weights of each expert it names.
+
+    The choices of one expert lie side by side, so most tiles name one or two, and neighbouring programs share the weights of an expert.
+    A tile computes all its rows for each of its experts and stores those that chose it.
     """
     e = Emitter(fused, name, schedule, num_stages=schedule.get("stages"))
     b = e.b
     contracts = [op for op in fused.body.block.ops if isinstance(op, ContractExpertsOp)]
     first = contracts[0]
+    assert first.order is not None
     (rows, width), k = shape_of(first.result), shape_of(first.x)[1]
     block_m, block_n, block_k = schedule.get("m"), schedule.get("n"), schedule.get("k")
     with b.source(source_of(first)):
-        expert = b.named("expert", b.program_id(2))
         m = b.named("m", b.add(b.mul(b.program_id(0), block_m), b.arange(block_m)))
         inside = None if rows % block_m == 0 else b.lt(m, rows)
-        chosen = b.named("chosen", b.load(e.pointers[first.chosen], m, inside, -1))
+        choice = b.named("choice", b.load(e.pointers[first.order], m, inside, 0))
+        chosen = b.named("chosen", b.load(e.pointers[first.chosen], choice, inside, -1))
+        n = b.named("n", b.expand(b.add(b.mul(b.program_id(1), block_n), b.arange(block_n)), 0))
+        # Beyond the last choice there is no expert.
+        least = chosen if inside is None else b.where(inside, chosen, python_int(first.experts))
+        low, high = b.named("low", b.reduce(least, "min", 0)), b.named("high", b.add(b.reduce(chosen, "max", 0), 1))
+    with b.for_(low, high, 1) as named, e.scope():
+        expert = b.named("expert", named.index)
         mine = b.named("mine", b.eq(chosen, expert))
         chosen_here = b.named("chosen_here", b.gt(b.reduce(b.where(mine, 1, 0), "sum", 0), 0))
-        n = b.named("n", b.expand(b.add(b.mul(b.program_id(1), block_n), b.arange(block_n)), 0))
-    n_mask = None if width % block_n == 0 else b.lt(n, width)
-    at = Place(b.named("row", b.expand(m, 1)), n, b.expand(mine, 1), n_mask)
-    x_row = b.floordiv(at.rows, first.share) if first.share > 1 else at.rows
-    with b.if_(chosen_here), e.scope():
-        zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in contracts]
-        stages = schedule.get("stages") if k > block_k else None
-        with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
-            cols = b.named("cols", b.add(b.arange(block_k), loop.index))
-            k_mask = None if k % block_k == 0 else b.lt(cols, k)
-            across = b.expand(k_mask, 0) if k_mask is not None else None
-            x = b.load(e.pointers[first.x], b.add(b.mul(x_row, k), b.expand(cols, 0)), b.all_of(at.row_mask, across))
-            xs = b.named("x", x)
-            sums: list[SSAValue] = []
-            for contract, acc in zip(contracts, loop.values, strict=True):
-                with b.source(source_of(contract)):
-                    wide = shape_of(contract.weight)[0] * k > INT32_ELEMENTS
-                    own, place, down = (b.cast(v, i64) for v in (expert, n, cols)) if wide else (expert, n, cols)
-                    offsets = e.hinted("offsets", b.add(b.mul(b.add(b.mul(own, width), place), k), b.expand(down, 1)))
-                    mask = b.all_of(n_mask, b.expand(k_mask, 1) if k_mask is not None else None)
-                    sums.append(b.dot(xs, b.named("w", b.load(e.pointers[contract.weight], offsets, mask)), acc))
-            loop.yields(*sums)
-        for contract, total in zip(contracts, loop.results, strict=True):
-            e.define(contract.result, at, total)
-        for item in e.stores:
-            e.store(item, at)
-    return b.finish(), (-(-rows // block_m), -(-width // block_n), python_int(first.experts))
+        n_mask = None if width % block_n == 0 else b.lt(n, width)
+        at = Place(b.named("row", b.expand(choice, 1)), n, b.expand(mine, 1), n_mask)
+        x_row = b.floordiv(at.rows, first.share) if first.share > 1 else at.rows
+        with b.if_(chosen_here), e.scope():
+            zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in contracts]
+            stages = schedule.get("stages") if k > block_k else None
+            with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
+                cols = b.named("cols", b.add(b.arange(block_k), loop.index))
+                k_mask = None if k % block_k == 0 else b.lt(cols, k)
+                across = b.expand(k_mask, 0) if k_mask is not None else None
+                x = b.load(e.pointers[first.x], b.add(b.mul(x_row, k), b.expand(cols, 0)), b.all_of(at.row_mask, across))
+                xs = b.named("x", x)
+                sums: list[SSAValue] = []
+                for contract, acc in zip(contracts, loop.values, strict=True):
+                    with b.source(source_of(contract)):
+                        wide = shape_of(contract.weight)[0] * k > INT32_ELEMENTS
+                        own, place, down = (b.cast(v, i64) for v in (expert, n, cols)) if wide else (expert, n, cols)
+                        offsets = e.hinted("offsets", b.add(b.mul(b.add(b.mul(own, width), place), k), b.expand(down, 1)))
+                        mask = b.all_of(n_mask, b.expand(k_mask, 1) if k_mask is not None else None)
+                        sums.append(b.dot(xs, b.named("w", b.load(e.pointers[contract.weight], offsets, mask)), acc))
+                loop.yields(*sums)
+            for contract, total in zip(contracts, loop.results, strict=True):
+                e.define(contract.result, at, total)
+            for item in e.stores:
+                e.store(item, at)
+    return b.finish(), (-(-rows // block_m), -(-width // block_n), 1)
 
 
 @dataclass(frozen=True)

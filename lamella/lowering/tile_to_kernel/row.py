@@ -14,7 +14,8 @@ from lamella.dialects.tile import FusedOp, ReshapeOp, ScatterOp, ScheduleAttr, Y
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.divided_grid import over_parts
-from lamella.lowering.tile_to_kernel.emitter import Emitter, Place, Store
+from lamella.lowering.tile_to_kernel.emitter import Emitter
+from lamella.lowering.tile_to_kernel.places import Place, Store
 from lamella.passes.row_parts import Heads, RowPart, row_parts
 
 

@@ -29,6 +29,15 @@ def rotate(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Seque
     return [b.cast(b.add(turned), element_type_of(op.results[0]))]
 
 
+def rope_row(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """positions + length · min(max(lengths - original, 0), 1), in whole numbers; the same for every layer."""
+    positions, lengths = operands
+    attributes = attributes_of(op)
+    beyond = b.map("maximum", b.map("sub", lengths, cast(int, attributes["original"])), 0)
+    second = b.map("mul", b.map("minimum", beyond, 1), cast(int, attributes["length"]))
+    return [b.map("add", positions, second)]
+
+
 def cache_write(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
     """Two scatters into the cache's slots: keys, then values. The slots are the same for every layer."""
     cache, k, v, positions, query_start, block_table = operands
@@ -40,7 +49,7 @@ def cache_write(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> 
 
 def attention(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
     """One attend in float32, rounded."""
-    q, cache, block_table, query_start, context_len = operands
+    q, cache, block_table, query_start, context_len, *sinks = operands
     attributes = attributes_of(op)
     attend = AttendOp(
         q,
@@ -48,12 +57,15 @@ def attention(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Se
         block_table,
         query_start,
         context_len,
+        *sinks,
         heads=cast(int, attributes["heads"]),
         kv_heads=cast(int, attributes["kv_heads"]),
         head_dim=cast(int, attributes["head_dim"]),
         scale=cast(float, attributes["scale"]),
         window=cast(int, attributes.get("window", 0)),
         score_cap=cast(float, attributes.get("score_cap", 0.0)),
+        alibi=cast(float, attributes.get("alibi", 0.0)),
+        bidirectional=cast(bool, attributes.get("bidirectional", False)),
         loc=b.loc,
     )
     return [b.cast(b.add(attend), element_type_of(op.results[0]))]
@@ -66,6 +78,7 @@ def sample(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Seque
 
 RULES: dict[str, Rule] = {
     "transformer.rotate": rotate,
+    "transformer.rope_row": rope_row,
     "transformer.cache_write": cache_write,
     "transformer.attention": attention,
     "transformer.sample": sample,

@@ -40,4 +40,10 @@ def scale(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequen
     return [b.cast(b.map("mul", b.float32(operands[0]), factor), element_type_of(op.results[0]))]
 
 
-RULES: dict[str, Rule] = {"transformer.advance": advance, "transformer.scale": scale}
+def scale_rows(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """`cast(map mul (cast x, cast factor))`, the factor a column."""
+    x, factor = (b.float32(v) for v in operands)
+    return [b.cast(b.map("mul", x, factor), element_type_of(op.results[0]))]
+
+
+RULES: dict[str, Rule] = {"transformer.advance": advance, "transformer.scale": scale, "transformer.scale_rows": scale_rows}

@@ -8,8 +8,11 @@ from typing import cast
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import attributes_of, element_type_of, shape_of
-from lamella.dialects.tile import AddRowsOp, ContractExpertsOp, RouteOp
+from lamella.dialects.tile import AddRowsOp, ContractExpertsOp, RouteOp, SortChoicesOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
+
+FEW_TOKENS = 16
+"""Up to so many tokens each choice of an expert is a row of its own: a tile would multiply mostly for nothing."""
 
 
 def route(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
@@ -21,14 +24,18 @@ def route(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequen
 
 
 def experts(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
-    """round(Σ round(weight · round(down(round(round(activation(gate)) · up))))), the choices of a token in neighbouring rows."""
+    """round(Σ round(weight · round(down(round(round(activation(gate)) · up))))), the choices of a token in neighbouring rows.
+
+    Of many tokens the choices are sorted by expert, once for all three contractions.
+    """
     x, chosen, weights, gate, up, down = operands
     attributes = attributes_of(op)
     element, count = element_type_of(x), cast(int, attributes["experts"])
     tokens, choices = shape_of(chosen)
+    order = b.add(SortChoicesOp(chosen, loc=b.loc), "order") if tokens > FEW_TOKENS else None
 
     def contract(value: SSAValue, weight: SSAValue) -> SSAValue:
-        product = b.add(ContractExpertsOp(value, weight, chosen, experts=count, loc=b.loc))
+        product = b.add(ContractExpertsOp(value, weight, chosen, order, experts=count, loc=b.loc))
         return b.float32(b.cast(product, element))
 
     gated, upped = contract(x, gate), contract(x, up)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import element_type_of
+from lamella.dialects.tile import GatherColumnsOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 
 
@@ -31,4 +32,15 @@ def gather_rows(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> 
     return [b.gather(x, rows)]
 
 
-RULES: dict[str, Rule] = {"transformer.linear": linear, "transformer.embedding": embedding, "transformer.gather_rows": gather_rows}
+def gather_columns(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """Columns of an activation."""
+    x, columns = operands
+    return [b.add(GatherColumnsOp(x, columns, loc=b.loc))]
+
+
+RULES: dict[str, Rule] = {
+    "transformer.linear": linear,
+    "transformer.embedding": embedding,
+    "transformer.gather_rows": gather_rows,
+    "transformer.gather_columns": gather_columns,
+}

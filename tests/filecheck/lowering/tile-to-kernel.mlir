@@ -134,7 +134,7 @@ func.func @gemv(%X: memref<1x32xbf16>, %WQ: memref<16x32xbf16>, %WK: memref<8x32
 // CHECK-NEXT:    %[[LOW:.*]] = kernel.cast %[[GATED]]
 // CHECK:         kernel.store {{.*}}, %[[LOW]] mask
 func.func @mma(%X: memref<40x64xbf16>, %WG: memref<48x64xbf16>, %WU: memref<48x64xbf16>, %H: memref<40x48xbf16>) {
-  tile.fused schedule <mma, {k = 32 : i64, m = 32 : i64, n = 16 : i64, stages = 3 : i64, warps = 4 : i64}> ins(%X, %WG, %WU : memref<40x64xbf16>, memref<48x64xbf16>, memref<48x64xbf16>) outs(%H : memref<40x48xbf16>) attributes {kernel = "mma_0", loc = "layers.0.ffn"} {
+  tile.fused schedule <mma, {k = 32 : i64, m = 32 : i64, n = 16 : i64, splits = 1 : i64, stages = 3 : i64, swap = 0 : i64, warps = 4 : i64}> ins(%X, %WG, %WU : memref<40x64xbf16>, memref<48x64xbf16>, memref<48x64xbf16>) outs(%H : memref<40x48xbf16>) attributes {kernel = "mma_0", loc = "layers.0.ffn"} {
   ^bb0(%x: tensor<40x64xbf16>, %wg: tensor<48x64xbf16>, %wu: tensor<48x64xbf16>):
     %g = tile.contract %x, %wg {loc = "layers.0.ffn.gate"} : tensor<40x64xbf16>, tensor<48x64xbf16> -> tensor<40x48xf32>
     %u = tile.contract %x, %wu {loc = "layers.0.ffn.up"} : tensor<40x64xbf16>, tensor<48x64xbf16> -> tensor<40x48xf32>
@@ -142,6 +142,33 @@ func.func @mma(%X: memref<40x64xbf16>, %WG: memref<48x64xbf16>, %WU: memref<48x6
     %h = tile.map "mul"(%a, %u) {loc = "layers.0.ffn.gated"} : tensor<40x48xf32>, tensor<40x48xf32> -> tensor<40x48xf32>
     %r = tile.cast %h {loc = "layers.0.ffn.gated"} : tensor<40x48xf32> -> tensor<40x48xbf16>
     tile.yield %r : tensor<40x48xbf16>
+  }
+  func.return
+}
+
+// -----
+
+// Few tokens: a weight tile times x transposed; two programs share the columns of a tile, and the second to end adds up the sums of both.
+// CHECK-LABEL: func.func @few
+// CHECK-NEXT:    host.launch @mma_1 grid [2, 2, 1]
+// CHECK:       kernel.func @mma_1
+// CHECK:         %[[PART:.*]] = kernel.program_id 1
+// CHECK:         %acc_1 = kernel.for %{{.*}} = %first to
+// CHECK:           %[[T:.*]] = kernel.trans {{.*}} : tensor<8x32xbf16> -> tensor<32x8xbf16>
+// CHECK:           = kernel.dot %w, %[[T]], {{.*}} : tensor<16x32xbf16>, tensor<32x8xbf16>, tensor<16x8xf32> -> tensor<16x8xf32>
+// CHECK:         kernel.store %sums_out_ptr
+// CHECK-NEXT:    kernel.barrier
+// CHECK:         %arrived = kernel.atomic_add %arrivals_ptr
+// CHECK:         kernel.if
+// CHECK-COUNT-2:   kernel.load %sums_out_ptr{{.*}}cache = "cg"
+// CHECK:           kernel.store %y_out_ptr
+// CHECK:           kernel.store %arrivals_ptr
+func.func @few(%X: memref<5x128xbf16>, %W: memref<32x128xbf16>, %A: memref<8xi32>, %S: memref<2x5x32xf32>, %Y: memref<5x32xf32>) {
+  tile.fused schedule <mma, {k = 32 : i64, m = 8 : i64, n = 16 : i64, splits = 2 : i64, stages = 3 : i64, swap = 1 : i64, warps = 1 : i64}> ins(%X, %W, %A : memref<5x128xbf16>, memref<32x128xbf16>, memref<8xi32>) outs(%S, %Y : memref<2x5x32xf32>, memref<5x32xf32>) attributes {kernel = "mma_1", loc = "layers.0.attn"} {
+  ^bb0(%x: tensor<5x128xbf16>, %w: tensor<32x128xbf16>, %arrivals: tensor<8xi32>):
+    %sums = tile.contract_partial %x, %w {splits = 2 : i64, chunk = 64 : i64} : tensor<5x128xbf16>, tensor<32x128xbf16> -> tensor<2x5x32xf32>
+    %y = tile.contract_merge %sums counted by %arrivals : tensor<2x5x32xf32>, tensor<8xi32> -> tensor<5x32xf32>
+    tile.yield %sums, %y : tensor<2x5x32xf32>, tensor<5x32xf32>
   }
   func.return
 }

@@ -179,3 +179,30 @@ func.func @scale(%x: tensor<3x8xbf16>) -> tensor<3x8xbf16> {
   %y = transformer.scale %x {factor = 12.5 : f64} : (tensor<3x8xbf16>) -> tensor<3x8xbf16>
   func.return %y : tensor<3x8xbf16>
 }
+
+// CHECK-LABEL: func.func @columns
+// CHECK: tile.gather_columns %x[%columns] {loc = "o"} : tensor<3x8xbf16>, tensor<8xi32> -> tensor<3x8xbf16>
+func.func @columns(%x: tensor<3x8xbf16>, %columns: tensor<8xi32>) -> tensor<3x8xbf16> {
+  %y = transformer.gather_columns %x, %columns {loc = "o"} : (tensor<3x8xbf16>, tensor<8xi32>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}
+
+// CHECK-LABEL: func.func @kinds_of_attention
+// CHECK-NEXT:    %{{.*}} = tile.attend %q, %cache, %block_table, %query_start, %context_len sinks %sinks {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 5.000000e-01 : f64, window = 7 : i64, score_cap = 2.000000e+00 : f64, alibi = 8.000000e+00 : f64}
+// CHECK:         %{{.*}} = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 5.000000e-01 : f64, bidirectional = true}
+func.func @kinds_of_attention(%q: tensor<3x32xbf16>, %cache: !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 0>, %block_table: tensor<2x5xi32>, %query_start: tensor<3xi32>, %context_len: tensor<2xi32>, %sinks: tensor<4xbf16>) -> (tensor<3x32xbf16>, tensor<3x32xbf16>) {
+  %0 = transformer.attention %q, %cache, %block_table, %query_start, %context_len, %sinks {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, window = 7 : i64, score_cap = 2.0 : f64, alibi = 8.0 : f64} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>, tensor<4xbf16>) -> tensor<3x32xbf16>
+  %1 = transformer.attention %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, bidirectional = true} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x32xbf16>
+  func.return %0, %1 : tensor<3x32xbf16>, tensor<3x32xbf16>
+}
+
+// CHECK-LABEL: func.func @rope_row
+// CHECK:         tile.map "sub"
+// CHECK:         tile.map "maximum"
+// CHECK:         tile.map "minimum"
+// CHECK:         tile.map "mul"
+// CHECK:         %{{.*}} = tile.map "add"(%positions, {{.*}} tensor<3xi32>
+func.func @rope_row(%positions: tensor<3xi32>, %lengths: tensor<3xi32>) -> tensor<3xi32> {
+  %0 = transformer.rope_row %positions, %lengths {length = 17 : i64, original = 16 : i64} : (tensor<3xi32>, tensor<3xi32>) -> tensor<3xi32>
+  func.return %0 : tensor<3xi32>
+}

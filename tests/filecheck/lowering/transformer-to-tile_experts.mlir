@@ -18,3 +18,15 @@ func.func @mixture(%x: tensor<3x8xbf16>, %logits: tensor<3x5xbf16>, %gate: tenso
   %y = transformer.experts %x, %chosen, %weights, %gate, %up, %down {activation = "silu", experts = 5 : i64} : (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xbf16>, tensor<20x8xbf16>, tensor<40x4xbf16>) -> tensor<3x8xbf16>
   func.return %y : tensor<3x8xbf16>
 }
+
+// Of more than sixteen tokens the choices are sorted by expert, once for all three contractions.
+// CHECK-LABEL: func.func @many_tokens
+// CHECK:         %order = tile.sort_choices %chosen : tensor<17x2xi32> -> tensor<34xi32>
+// CHECK:         tile.contract_experts %x, %gate by %chosen in %order of 5 : i64 : tensor<17x8xbf16>, tensor<20x8xbf16>, tensor<17x2xi32>, tensor<34xi32> -> tensor<34x4xf32>
+// CHECK:         tile.contract_experts %x, %up by %chosen in %order of 5
+// CHECK:         tile.contract_experts %inner, %down by %chosen in %order of 5
+func.func @many_tokens(%x: tensor<17x8xbf16>, %logits: tensor<17x5xbf16>, %gate: tensor<20x8xbf16>, %up: tensor<20x8xbf16>, %down: tensor<40x4xbf16>) -> tensor<17x8xbf16> {
+  %weights, %chosen = transformer.route %logits {normalized = true, top_k = 2 : i64} : (tensor<17x5xbf16>) -> (tensor<17x2xf32>, tensor<17x2xi32>)
+  %y = transformer.experts %x, %chosen, %weights, %gate, %up, %down {activation = "silu", experts = 5 : i64} : (tensor<17x8xbf16>, tensor<17x2xi32>, tensor<17x2xf32>, tensor<20x8xbf16>, tensor<20x8xbf16>, tensor<40x4xbf16>) -> tensor<17x8xbf16>
+  func.return %y : tensor<17x8xbf16>
+}

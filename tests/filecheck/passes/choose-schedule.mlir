@@ -1,6 +1,6 @@
 // RUN: lamella-opt %s -p choose-schedule | filecheck %s
 // RUN: lamella-opt %s -p 'choose-schedule{arch=sm_80}' | filecheck %s
-// RUN: lamella-opt %s -p 'choose-schedule{split-attention=false split-sampling=false}' | filecheck %s --check-prefix=WHOLE
+// RUN: lamella-opt %s -p 'choose-schedule{split-attention=false split-sampling=false split-k=false}' | filecheck %s --check-prefix=WHOLE
 
 // One program does what would be split; nothing else changes.
 // WHOLE-NOT:  _partial
@@ -38,7 +38,7 @@ func.func @paired(%x: tensor<1x64xf32>, %w: tensor<64x64xf32>, %angles: tensor<1
 
 // Several tokens: tensor-core tiles of m tokens by n rows of the weights.
 // CHECK-LABEL: func.func @mma
-// CHECK-NEXT:    %y = tile.fused schedule <mma, {k = {{[0-9]+}} : i64, m = {{[0-9]+}} : i64, n = {{[0-9]+}} : i64, stages = {{[0-9]}} : i64, warps = {{[48]}} : i64}>
+// CHECK-NEXT:    %y = tile.fused schedule <mma, {k = {{[0-9]+}} : i64, m = {{[0-9]+}} : i64, n = {{[0-9]+}} : i64, splits = 1 : i64, stages = {{[0-9]}} : i64, swap = 0 : i64, warps = {{[48]}} : i64}>
 func.func @mma(%x: tensor<70x2048xbf16>, %w: tensor<2048x2048xbf16>) -> tensor<70x2048xf32> {
   %y = tile.fused ins(%x, %w : tensor<70x2048xbf16>, tensor<2048x2048xbf16>) {
   ^bb0(%a: tensor<70x2048xbf16>, %b: tensor<2048x2048xbf16>):
@@ -46,6 +46,23 @@ func.func @mma(%x: tensor<70x2048xbf16>, %w: tensor<2048x2048xbf16>) -> tensor<7
     tile.yield %c : tensor<70x2048xf32>
   } -> tensor<70x2048xf32>
   func.return %y : tensor<70x2048xf32>
+}
+
+// Few tokens by few weight rows: those are the rows of the product, and programs share the columns of a tile; the last one adds up.
+// CHECK-LABEL: func.func @few
+// CHECK-NEXT:    %arrivals = tile.arrivals {{[0-9]+}} : i64
+// CHECK-NEXT:    %sums, %y = tile.fused schedule <mma, {{{.*}}m = 8 : i64, {{.*}}splits = [[SPLITS:[0-9]+]] : i64, {{.*}}swap = 1 : i64{{.*}}}> ins(%x, %w, %arrivals :
+// CHECK:           %sums_1 = tile.contract_partial %a, %b {loc = "layers.0.attn.o", splits = [[SPLITS]] : i64, chunk = {{[0-9]+}} : i64}
+// CHECK-NEXT:      %[[SUM:.*]] = tile.contract_merge %sums_1 counted by %arrivals_1 {loc = "layers.0.attn.o"}
+// CHECK-NEXT:      tile.yield %sums_1, %[[SUM]]
+// CHECK:         func.return %y
+func.func @few(%x: tensor<5x2048xbf16>, %w: tensor<2048x2048xbf16>) -> tensor<5x2048xf32> {
+  %y = tile.fused ins(%x, %w : tensor<5x2048xbf16>, tensor<2048x2048xbf16>) {
+  ^bb0(%a: tensor<5x2048xbf16>, %b: tensor<2048x2048xbf16>):
+    %c = tile.contract %a, %b {loc = "layers.0.attn.o"} : tensor<5x2048xbf16>, tensor<2048x2048xbf16> -> tensor<5x2048xf32>
+    tile.yield %c : tensor<5x2048xf32>
+  } -> tensor<5x2048xf32>
+  func.return %y : tensor<5x2048xf32>
 }
 
 // No anchor: a program a row, masked up to the next power of two. Vectors of one number a row are taken many at a time.
@@ -69,7 +86,7 @@ func.func @row(%x: tensor<3x576xf32>, %p: tensor<300xi32>) -> (tensor<3x576xf32>
 // The IR of the pass's docstring. One query over a long context is too few programs: each chunk of the context becomes a partial result,
 // which the plan gives a buffer, and the last program of each key/value head merges them and runs what followed the attention.
 // CHECK-LABEL: func.func @split
-// CHECK-NEXT:    %arrivals = tile.arrivals {{132|108}} : i64
+// CHECK-NEXT:    %arrivals = tile.arrivals {{528|432}} : i64
 // CHECK-NEXT:    %acc, %max, %sum, %o = tile.fused schedule <attend, {{{.*}}splits = [[SPLITS:[0-9]+]] : i64{{.*}}}> ins(%q, %cache, %block_table, %query_start, %context_len, %r, %arrivals :
 // CHECK-SAME:      reason = "too few programs to fill the device: the context is split [[SPLITS]] ways, the last program merges"
 // CHECK-SAME:      attributes {loc = "layers.0.attn.attention"} {

@@ -312,6 +312,32 @@ func.func @norms(%x : tensor<3x4xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %
   func.return %o, %d : tensor<3x16xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
 }
 // -----
+// The rows of a packed weight are those of its words, scales and least values.
+// CHECK:      func.func @packed(
+// CHECK-SAME: lamella.layout = {choice = "paired", rotary_dim = 8 : i64}
+func.func @packed(%x : tensor<3x32xf32>, %p : tensor<3xi32>, %s : tensor<3xi32>, %t : tensor<2x5xi32>, %l : tensor<2xi32>, %c : !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) -> (tensor<3x8xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>) {
+  %wq = transformer.weight "layers.0.attn.q_proj.packed" : tensor<8x4xi32>
+  %sq = transformer.weight "layers.0.attn.q_proj.scales" : tensor<8x1xf16>
+  %mq = transformer.weight "layers.0.attn.q_proj.mins" : tensor<8x1xf32>
+  %wk = transformer.weight "layers.0.attn.k_proj" : tensor<8x32xf32>
+  %wv = transformer.weight "layers.0.attn.v_proj" : tensor<8x32xf32>
+  %table = transformer.rope_table {length = 20 : i64, rotary_dim = 8 : i64, theta = 1.0e+04 : f64, scaling = {}} : tensor<20x8xf32>
+  %dq = transformer.dequantize %wq, %sq, %mq {packing = #transformer.packing<int4, group = 32>} : (tensor<8x4xi32>, tensor<8x1xf16>, tensor<8x1xf32>) -> tensor<8x32xf32>
+  // CHECK:      %0 = transformer.pair_rows %wq {{.*}} -> tensor<8x4xi32, #transformer.layout<head = 8, paired = 8>>
+  // CHECK-NEXT: %1 = transformer.pair_rows %sq {{.*}} -> tensor<8x1xf16, #transformer.layout<head = 8, paired = 8>>
+  // CHECK-NEXT: %2 = transformer.pair_rows %mq {{.*}} -> tensor<8x1xf32, #transformer.layout<head = 8, paired = 8>>
+  // CHECK-NEXT: %3 = transformer.dequantize %0, %1, %2 {packing = #transformer.packing<int4, group = 32>} : {{.*}} -> tensor<8x32xf32, #transformer.layout<head = 8, paired = 8>>
+  // CHECK-NEXT: %q = transformer.linear %x, %3
+  %q = transformer.linear %x, %dq {loc = "layers.0.attn.q"} : (tensor<3x32xf32>, tensor<8x32xf32>) -> tensor<3x8xf32>
+  %k = transformer.linear %x, %wk {loc = "layers.0.attn.k"} : (tensor<3x32xf32>, tensor<8x32xf32>) -> tensor<3x8xf32>
+  %qr = transformer.rotate %q, %p, %table {heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_q"} : (tensor<3x8xf32>, tensor<3xi32>, tensor<20x8xf32>) -> tensor<3x8xf32>
+  %kr = transformer.rotate %k, %p, %table {heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 8 : i64, style = "half", loc = "layers.0.attn.rope_k"} : (tensor<3x8xf32>, tensor<3xi32>, tensor<20x8xf32>) -> tensor<3x8xf32>
+  %v = transformer.linear %x, %wv {loc = "layers.0.attn.v"} : (tensor<3x32xf32>, tensor<8x32xf32>) -> tensor<3x8xf32>
+  %d = transformer.cache_write %c, %kr, %v, %p, %s, %t {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<3x8xf32>, tensor<3x8xf32>, tensor<3xi32>, tensor<3xi32>, tensor<2x5xi32>) -> !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+  %o = transformer.attention %qr, %d, %t, %s, %l {heads = 1 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, loc = "layers.0.attn.attention"} : (tensor<3x8xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x8xf32>
+  func.return %o, %d : tensor<3x8xf32>, !transformer.kv_cache<1 x 8 x f32, block = 4, paired = 0>
+}
+// -----
 // Parts of a row that are no heads would be other numbers after the pairing.
 // CHECK:      func.func @parts(
 // CHECK-SAME: lamella.layout = {choice = "unchanged", reason = "transformer.rms_norm at layers.0.attn.q_norm: it normalizes 4 parts of a row, expected its 2 heads"}

@@ -17,3 +17,24 @@ func.func @turn(%q : tensor<?x16xf32, #transformer.dims<"N">>, %k : tensor<?x8xf
   %2 = transformer.rope %k, %positions {heads = 1 : i64, head_dim = 8 : i64, rotary_dim = 4 : i64, style = "paired", theta = 1.0e+04 : f64, scaling = {}} : (tensor<?x8xf32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"N">>) -> tensor<?x8xf32, #transformer.dims<"N">>
   func.return %0, %1, %2 : tensor<?x16xf32, #transformer.dims<"N">>, tensor<?x8xf32, #transformer.dims<"N">>, tensor<?x8xf32, #transformer.dims<"N">>
 }
+
+// LongRoPE: longer than the original length, the table has both sets of frequencies, and one row number serves all ropes.
+// CHECK:      func.func @two_sets
+// CHECK-NEXT: %rope_table = transformer.rope_table {length = 32 : i64, {{.*}} : tensor<64x2xf32>
+// CHECK-NEXT: %rope_row = transformer.rope_row %positions, %lengths {length = 32 : i64, original = 16 : i64}
+// CHECK-NEXT: transformer.rotate %x, %rope_row, %rope_table
+// CHECK-NEXT: transformer.rotate %x, %rope_row, %rope_table
+func.func @two_sets(%x : tensor<3x4xf32>, %positions : tensor<3xi32>, %lengths : tensor<3xi32>) -> (tensor<3x4xf32>, tensor<3x4xf32>) {
+  %0 = transformer.rope %x, %positions, %lengths {heads = 2 : i64, head_dim = 2 : i64, rotary_dim = 2 : i64, style = "half", theta = 1.0e+04 : f64, scaling = {factor = 2.0 : f64, long_factor = [4.0 : f64], original_max_position_embeddings = 16 : i64, rope_type = "longrope", short_factor = [1.0 : f64]}} : (tensor<3x4xf32>, tensor<3xi32>, tensor<3xi32>) -> tensor<3x4xf32>
+  %1 = transformer.rope %x, %positions, %lengths {heads = 1 : i64, head_dim = 4 : i64, rotary_dim = 2 : i64, style = "half", theta = 1.0e+04 : f64, scaling = {factor = 2.0 : f64, long_factor = [4.0 : f64], original_max_position_embeddings = 16 : i64, rope_type = "longrope", short_factor = [1.0 : f64]}} : (tensor<3x4xf32>, tensor<3xi32>, tensor<3xi32>) -> tensor<3x4xf32>
+  func.return %0, %1 : tensor<3x4xf32>, tensor<3x4xf32>
+}
+
+// Up to it, the short factors serve all positions.
+// CHECK:      func.func @one_set
+// CHECK-NEXT: %rope_table = transformer.rope_table {length = 32 : i64, {{.*}} : tensor<32x2xf32>
+// CHECK-NEXT: transformer.rotate %x, %positions, %rope_table
+func.func @one_set(%x : tensor<3x4xf32>, %positions : tensor<3xi32>, %lengths : tensor<3xi32>) -> tensor<3x4xf32> {
+  %0 = transformer.rope %x, %positions, %lengths {heads = 2 : i64, head_dim = 2 : i64, rotary_dim = 2 : i64, style = "half", theta = 1.0e+04 : f64, scaling = {factor = 2.0 : f64, long_factor = [4.0 : f64], original_max_position_embeddings = 32 : i64, rope_type = "longrope", short_factor = [1.0 : f64]}} : (tensor<3x4xf32>, tensor<3xi32>, tensor<3xi32>) -> tensor<3x4xf32>
+  func.return %0 : tensor<3x4xf32>
+}

@@ -85,3 +85,8 @@
 %x, %r, %s, %n, %i, %c, %h, %m = "test.op"() : () -> (tensor<4x8xf32>, tensor<8xf32>, f32, tensor<4x8xi32>, i32, i1, tensor<4x8xbf16>, tensor<4x8xi1>)
 %t = kernel.bitcast %h : tensor<4x8xbf16> -> tensor<4x8xi32>
 // CHECK: kernel.bitcast %t: bf16 to i32, expected f32 to i32 or i32 to f32
+
+// -----
+%x = "test.op"() : () -> tensor<8xf32>
+%t = kernel.cast %x : tensor<8xf32> -> tensor<8xf8E4M3FN>
+// CHECK: kernel.cast %t: casts to f8, expected another type: kernels read eight-bit floats and make none

@@ -1,7 +1,7 @@
 // RUN: lamella-opt %s --verify-diagnostics --split-input-file | filecheck %s
 
 "test.op"() : () -> !kernel.ptr<f64>
-// CHECK: kernel.ptr: element type f64, expected one of bf16, f16, f32, i1, i32, i64, i8
+// CHECK: kernel.ptr: element type f64, expected one of bf16, f16, f32, f8, i1, i32, i64, i8
 
 // -----
 kernel.func @k(%p: !kernel.ptr<f32>) attributes {num_warps = 3 : i64, num_stages = 1 : i64} {

@@ -14,3 +14,9 @@ kernel.store %p[%o], %x : !kernel.ptr<bf16>, tensor<64xi64>, tensor<64xbf16>
 kernel.store %p[%o], %z mask %m : tensor<64xi1> {source = "residual"} : !kernel.ptr<bf16>, tensor<64xi64>, bf16
 // CHECK-NEXT: %before = kernel.atomic_add %c[%i], %one : !kernel.ptr<i32>, i32, i32 -> i32
 %before = kernel.atomic_add %c[%i], %one : !kernel.ptr<i32>, i32, i32 -> i32
+%f, %g = "test.op"() : () -> (!kernel.ptr<f8E4M3FN>, tensor<64xi1>)
+%none = kernel.constant 0.0 : f8E4M3FN -> f8E4M3FN
+%w = kernel.load %f[%o] mask %g : tensor<64xi1> other %none : f8E4M3FN : !kernel.ptr<f8E4M3FN>, tensor<64xi64> -> tensor<64xf8E4M3FN>
+%v = kernel.cast %w : tensor<64xf8E4M3FN> -> tensor<64xf32>
+// CHECK: %w = kernel.load %f[%o] mask %g : tensor<64xi1> other %none : f8E4M3FN : !kernel.ptr<f8E4M3FN>, tensor<64xi64> -> tensor<64xf8E4M3FN>
+// CHECK-NEXT: %v = kernel.cast %w : tensor<64xf8E4M3FN> -> tensor<64xf32>

@@ -63,7 +63,7 @@
 // -----
 %a, %b = "test.op"() : () -> (tensor<16x8xf32>, tensor<8x16xf32>)
 %d = kernel.dot %a, %b : tensor<16x8xf32>, tensor<8x16xf32> -> tensor<16x16xf32>
-// CHECK: kernel.dot %d: K is 8 and N is 16, expected at least 16 each
+// CHECK: kernel.dot %d: K is 8 and N is 16, expected at least 16 and 8
 
 // -----
 %a, %b = "test.op"() : () -> (tensor<16x16xf32>, tensor<16x16xf16>)

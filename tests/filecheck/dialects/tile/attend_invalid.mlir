@@ -85,3 +85,19 @@ func.func @cap(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_tabl
   %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, score_cap = 0.0 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.attend: sinks have shape (2,), expected (4,), one a head
+func.func @sinks(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>, %sinks: tensor<2xf32>) {
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len sinks %sinks {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32>, tensor<2xf32> -> tensor<3x16xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.attend: window looks back from the query, expected none where attention is bidirectional
+func.func @both(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>) {
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, window = 3 : i64, bidirectional = true} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  func.return
+}

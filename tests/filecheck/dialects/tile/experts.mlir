@@ -8,5 +8,9 @@ func.func @mixture(%x: tensor<3x8xf32>, %logits: tensor<3x5xf32>, %w: tensor<20x
   %y = tile.contract_experts %x, %w by %chosen of 5 : i64 {loc = "experts"} : tensor<3x8xf32>, tensor<20x8xf32>, tensor<3x2xi32> -> tensor<6x4xf32>
   // CHECK-NEXT: %z = tile.add_rows %y by 2 : i64 : tensor<6x4xf32> -> tensor<3x4xf32>
   %z = tile.add_rows %y by 2 : i64 : tensor<6x4xf32> -> tensor<3x4xf32>
+  // CHECK-NEXT: %order = tile.sort_choices %chosen {loc = "experts"} : tensor<3x2xi32> -> tensor<6xi32>
+  %order = tile.sort_choices %chosen {loc = "experts"} : tensor<3x2xi32> -> tensor<6xi32>
+  // CHECK-NEXT: %sorted = tile.contract_experts %x, %w by %chosen in %order of 5 : i64 : tensor<3x8xf32>, tensor<20x8xf32>, tensor<3x2xi32>, tensor<6xi32> -> tensor<6x4xf32>
+  %sorted = tile.contract_experts %x, %w by %chosen in %order of 5 : i64 : tensor<3x8xf32>, tensor<20x8xf32>, tensor<3x2xi32>, tensor<6xi32> -> tensor<6x4xf32>
   func.return %z : tensor<3x4xf32>
 }

@@ -77,3 +77,27 @@ func.func @sums(%x: tensor<6x4xf32>) {
   %y = tile.add_rows %x by 2 : i64 : tensor<6x4xf32> -> tensor<2x4xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.sort_choices: chosen has type tensor<3x2xf32>, expected a matrix of i32
+func.func @floats(%chosen: tensor<3x2xf32>) {
+  %order = tile.sort_choices %chosen : tensor<3x2xf32> -> tensor<6xi32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.sort_choices: result has type tensor<5xi32>, expected 6 numbers of i32
+func.func @fewer(%chosen: tensor<3x2xi32>) {
+  %order = tile.sort_choices %chosen : tensor<3x2xi32> -> tensor<5xi32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.contract_experts: order has type tensor<3xi32>, expected 6 numbers of i32
+func.func @order(%x: tensor<3x8xf32>, %w: tensor<20x8xf32>, %chosen: tensor<3x2xi32>, %order: tensor<3xi32>) {
+  %y = tile.contract_experts %x, %w by %chosen in %order of 5 : i64 : tensor<3x8xf32>, tensor<20x8xf32>, tensor<3x2xi32>, tensor<3xi32> -> tensor<6x4xf32>
+  func.return
+}

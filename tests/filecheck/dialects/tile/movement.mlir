@@ -19,3 +19,9 @@ func.func @reshape(%x: tensor<3x8xf32>) -> tensor<6x4xf32> {
   %heads = tile.reshape %x to [6, 4] {loc = "layers.0.attn.q_norm"} : tensor<3x8xf32> -> tensor<6x4xf32>
   func.return %heads : tensor<6x4xf32>
 }
+
+func.func @columns(%x: tensor<3x8xbf16>, %columns: tensor<5xi32>) -> tensor<3x5xbf16> {
+  // CHECK: %y = tile.gather_columns %x[%columns] {loc = "layers.0.attn.o"} : tensor<3x8xbf16>, tensor<5xi32> -> tensor<3x5xbf16>
+  %y = tile.gather_columns %x[%columns] {loc = "layers.0.attn.o"} : tensor<3x8xbf16>, tensor<5xi32> -> tensor<3x5xbf16>
+  func.return %y : tensor<3x5xbf16>
+}

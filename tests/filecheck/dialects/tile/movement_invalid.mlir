@@ -1,5 +1,29 @@
 // RUN: lamella-opt %s --split-input-file --verify-diagnostics | filecheck %s
 
+// CHECK: tile.gather_columns at layers.0.ffn.down: columns have type tensor<4xf32>, expected a vector of i32
+func.func @columns(%x: tensor<3x8xf32>, %columns: tensor<4xf32>) {
+  %y = tile.gather_columns %x[%columns] {loc = "layers.0.ffn.down"} : tensor<3x8xf32>, tensor<4xf32> -> tensor<3x4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.gather_columns: x has type tensor<8xf32>, expected a matrix
+func.func @column_of_vector(%x: tensor<8xf32>, %columns: tensor<4xi32>) {
+  %y = tile.gather_columns %x[%columns] : tensor<8xf32>, tensor<4xi32> -> tensor<8x4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.gather_columns: result has type tensor<3x8xf32>, expected tensor<3x4xf32>
+func.func @too_many_columns(%x: tensor<3x8xf32>, %columns: tensor<4xi32>) {
+  %y = tile.gather_columns %x[%columns] : tensor<3x8xf32>, tensor<4xi32> -> tensor<3x8xf32>
+  func.return
+}
+
+// -----
+
 // CHECK: tile.gather at embed: rows have type tensor<3xf32>, expected a vector of i32
 func.func @gather(%table: tensor<32x4xf32>, %rows: tensor<3xf32>) {
   %y = tile.gather %table[%rows] {loc = "embed"} : tensor<32x4xf32>, tensor<3xf32> -> tensor<3x4xf32>

@@ -8,3 +8,9 @@
 %q, %t = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x1xf32>)
 %v = tile.dequantize %q, %t as <int8, group = 64> : tensor<8x16xi32>, tensor<8x1xf32> -> tensor<8x64xf32>
 // CHECK: %v = tile.dequantize %q, %t as <int8, group = 64> : tensor<8x16xi32>, tensor<8x1xf32> -> tensor<8x64xf32>
+%n = "test.op"() : () -> tensor<8x2xf32>
+%u = tile.dequantize %p, %s, %n as <int4, group = 32> : tensor<8x8xi32>, tensor<8x2xf16>, tensor<8x2xf32> -> tensor<8x64xf32>
+// CHECK: %u = tile.dequantize %p, %s, %n as <int4, group = 32> : tensor<8x8xi32>, tensor<8x2xf16>, tensor<8x2xf32> -> tensor<8x64xf32>
+%g, %f = "test.op"() : () -> (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>)
+%h = tile.dequantize %g, %f as <fp8, group = 64> : tensor<8x64xf8E4M3FN>, tensor<8x1xbf16> -> tensor<8x64xf32>
+// CHECK: %h = tile.dequantize %g, %f as <fp8, group = 64> : tensor<8x64xf8E4M3FN>, tensor<8x1xbf16> -> tensor<8x64xf32>

@@ -18,5 +18,13 @@ func.func @structured(%x: tensor<3x8xbf16>, %w: tensor<5x8xbf16>, %scale: tensor
   %low = tile.cast %y : tensor<3x8xf32> -> tensor<3x8xbf16>
   // CHECK-NEXT: %z = tile.contract %low, %w {loc = "layers.0.q"} : tensor<3x8xbf16>, tensor<5x8xbf16> -> tensor<3x5xf32>
   %z = tile.contract %low, %w {loc = "layers.0.q"} : tensor<3x8xbf16>, tensor<5x8xbf16> -> tensor<3x5xf32>
+  // CHECK-NEXT: %runs = tile.contract_partial %low, %w {loc = "layers.0.o", splits = 2 : i64, chunk = 5 : i64} : tensor<3x8xbf16>, tensor<5x8xbf16> -> tensor<2x3x5xf32>
+  %runs = tile.contract_partial %low, %w {splits = 2 : i64, chunk = 5 : i64, loc = "layers.0.o"} : tensor<3x8xbf16>, tensor<5x8xbf16> -> tensor<2x3x5xf32>
+  // CHECK-NEXT: %all = tile.contract_merge %runs : tensor<2x3x5xf32> -> tensor<3x5xf32>
+  %all = tile.contract_merge %runs : tensor<2x3x5xf32> -> tensor<3x5xf32>
+  // CHECK-NEXT: %counters = tile.arrivals 8 : i64 : tensor<8xi32>
+  %counters = tile.arrivals 8 : i64 : tensor<8xi32>
+  // CHECK-NEXT: %last = tile.contract_merge %runs counted by %counters {loc = "layers.0.o"} : tensor<2x3x5xf32>, tensor<8xi32> -> tensor<3x5xf32>
+  %last = tile.contract_merge %runs counted by %counters {loc = "layers.0.o"} : tensor<2x3x5xf32>, tensor<8xi32> -> tensor<3x5xf32>
   func.return %z : tensor<3x5xf32>
 }

@@ -74,3 +74,35 @@ func.func @mixed(%x: tensor<3x8xf32>, %w: tensor<5x8xbf16>) {
   %y = tile.contract %x, %w : tensor<3x8xf32>, tensor<5x8xbf16> -> tensor<3x5xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.contract_partial: 3 runs of 4 columns do not divide 8: each has some, and none is left
+func.func @runs(%x: tensor<3x8xf32>, %w: tensor<5x8xf32>) {
+  %y = tile.contract_partial %x, %w {splits = 3 : i64, chunk = 4 : i64} : tensor<3x8xf32>, tensor<5x8xf32> -> tensor<3x3x5xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.contract_partial: result has shape (3, 5), expected (2, 3, 5)
+func.func @sums(%x: tensor<3x8xf32>, %w: tensor<5x8xf32>) {
+  %y = tile.contract_partial %x, %w {splits = 2 : i64, chunk = 4 : i64} : tensor<3x8xf32>, tensor<5x8xf32> -> tensor<3x5xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.contract_merge: sums of shape (2, 3, 5) do not add up to (5, 3)
+func.func @merged(%p: tensor<2x3x5xf32>) {
+  %y = tile.contract_merge %p : tensor<2x3x5xf32> -> tensor<5x3xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.contract_merge: arrivals have type tensor<8xf32>, expected a vector of i32
+func.func @counted(%p: tensor<2x3x5xf32>, %a: tensor<8xf32>) {
+  %y = tile.contract_merge %p counted by %a : tensor<2x3x5xf32>, tensor<8xf32> -> tensor<3x5xf32>
+  func.return
+}

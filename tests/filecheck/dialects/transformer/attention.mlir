@@ -14,3 +14,10 @@
 %3 = transformer.attention %u, %2, %t, %s, %l {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.35355339059327379 : f64} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 16, paired = 8>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x32xbf16>
 // CHECK-NEXT: %{{.*}} = transformer.attention %u, %2, %t, %s, %l {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.35355339059327379 : f64, window = 512 : i64, score_cap = 5.000000e+01 : f64}
 %4 = transformer.attention %u, %2, %t, %s, %l {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.35355339059327379 : f64, window = 512 : i64, score_cap = 50.0 : f64} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 16, paired = 8>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x32xbf16>
+
+// Kinds of attention: scores of their own, slopes of heads, and both directions.
+%sinks = "test.op"() : () -> tensor<4xbf16>
+// CHECK: %{{.*}} = transformer.attention %u, %2, %t, %s, %l, %sinks {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 5.000000e-01 : f64, alibi = 8.000000e+00 : f64} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 16, paired = 8>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>, tensor<4xbf16>) -> tensor<3x32xbf16>
+%5 = transformer.attention %u, %2, %t, %s, %l, %sinks {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, alibi = 8.0 : f64} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 16, paired = 8>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>, tensor<4xbf16>) -> tensor<3x32xbf16>
+// CHECK-NEXT: %{{.*}} = transformer.attention %u, %2, %t, %s, %l {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 5.000000e-01 : f64, bidirectional = true}
+%6 = transformer.attention %u, %2, %t, %s, %l {heads = 4 : i64, kv_heads = 1 : i64, head_dim = 8 : i64, scale = 0.5 : f64, bidirectional = true} : (tensor<3x32xbf16>, !transformer.kv_cache<1 x 8 x bf16, block = 16, paired = 8>, tensor<2x5xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<3x32xbf16>

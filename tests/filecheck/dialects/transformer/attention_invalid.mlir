@@ -88,3 +88,23 @@
 %cache, %query_start, %block_table, %q, %context_len = "test.op"() : () -> (!transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?x64xf32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"B">>)
 %0 = transformer.attention %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64, score_cap = -1.0 : f64} : (tensor<?x64xf32, #transformer.dims<"N">>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<?x?xi32, #transformer.dims<"B", "M">>, tensor<?xi32, #transformer.dims<"B+1">>, tensor<?xi32, #transformer.dims<"B">>) -> tensor<?x64xf32, #transformer.dims<"N">>
 // CHECK: transformer.attention: score_cap is -1, expected a positive number
+
+// -----
+%q, %cache, %t, %s, %l, %sinks = "test.op"() : () -> (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>, tensor<2xf32>)
+%0 = transformer.attention %q, %cache, %t, %s, %l, %sinks {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64} : (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>, tensor<2xf32>) -> tensor<2x64xf32>
+// CHECK: transformer.attention: sinks has shape (2,), expected (4,), one a head
+
+// -----
+%q, %cache, %t, %s, %l = "test.op"() : () -> (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>)
+%0 = transformer.attention %q, %cache, %t, %s, %l {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64, alibi = -8.0 : f64} : (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<2x64xf32>
+// CHECK: transformer.attention: alibi is -8, expected a positive number
+
+// -----
+%q, %cache, %t, %s, %l = "test.op"() : () -> (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>)
+%0 = transformer.attention %q, %cache, %t, %s, %l {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64, bidirectional = true, window = 3 : i64} : (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<2x64xf32>
+// CHECK: transformer.attention: window looks back from the query, expected none where attention is bidirectional
+
+// -----
+%q, %cache, %t, %s, %l = "test.op"() : () -> (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>)
+%0 = transformer.attention %q, %cache, %t, %s, %l {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64, bidirectional = true, alibi = 8.0 : f64} : (tensor<2x64xf32>, !transformer.kv_cache<2 x 16 x f32, block = 4, paired = 0>, tensor<2x4xi32>, tensor<3xi32>, tensor<2xi32>) -> tensor<2x64xf32>
+// CHECK: transformer.attention: alibi looks back from the query, expected none where attention is bidirectional

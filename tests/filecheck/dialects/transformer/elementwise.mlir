@@ -32,3 +32,7 @@
 %scaled = "test.op"() : () -> tensor<3x64xbf16>
 // CHECK: %{{.*}} = transformer.scale %scaled {loc = "embed.scale", factor = 1.250000e+01 : f64} : (tensor<3x64xbf16>) -> tensor<3x64xbf16>
 %times = transformer.scale %scaled {loc = "embed.scale", factor = 12.5 : f64} : (tensor<3x64xbf16>) -> tensor<3x64xbf16>
+
+%rows, %factor = "test.op"() : () -> (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<?x1xbf16, #transformer.dims<"N">>)
+// CHECK: %{{.*}} = transformer.scale_rows %rows, %factor {loc = "layers.0.ffn.shared"} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<?x1xbf16, #transformer.dims<"N">>) -> tensor<?x64xbf16, #transformer.dims<"N">>
+%scaled_rows = transformer.scale_rows %rows, %factor {loc = "layers.0.ffn.shared"} : (tensor<?x64xbf16, #transformer.dims<"N">>, tensor<?x1xbf16, #transformer.dims<"N">>) -> tensor<?x64xbf16, #transformer.dims<"N">>

@@ -28,3 +28,13 @@
 %x = "test.op"() : () -> tensor<3x64xbf16>
 %0 = transformer.scale %x {factor = 2.0 : f64, loc = "embed.scale"} : (tensor<3x64xbf16>) -> tensor<3x64xf32>
 // CHECK: transformer.scale at embed.scale: result has element type f32, expected bf16, that of x
+
+// -----
+%x, %factor = "test.op"() : () -> (tensor<?x64xf32, #transformer.dims<"N">>, tensor<?x64xf32, #transformer.dims<"N">>)
+%0 = transformer.scale_rows %x, %factor {loc = "layers.0.ffn.shared"} : (tensor<?x64xf32, #transformer.dims<"N">>, tensor<?x64xf32, #transformer.dims<"N">>) -> tensor<?x64xf32, #transformer.dims<"N">>
+// CHECK: transformer.scale_rows at layers.0.ffn.shared: factor has shape (N, 64), expected (N, 1), one number a row of x
+
+// -----
+%x, %factor = "test.op"() : () -> (tensor<3x64xf32>, tensor<3x1xbf16>)
+%0 = transformer.scale_rows %x, %factor : (tensor<3x64xf32>, tensor<3x1xbf16>) -> tensor<3x64xf32>
+// CHECK: transformer.scale_rows: factor has element type bf16, expected f32, that of x

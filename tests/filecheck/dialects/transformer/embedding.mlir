@@ -11,3 +11,10 @@ func.func @rows(%tokens : tensor<?xi32, #transformer.dims<"N">>, %rows : tensor<
   %ids = transformer.gather_rows %tokens, %rows : (tensor<?xi32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
   func.return %y, %ids : tensor<?x6xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>
 }
+
+func.func @columns(%x : tensor<?x6xbf16, #transformer.dims<"N">>) -> tensor<?x4xbf16, #transformer.dims<"N">> {
+  %columns = transformer.weight "layers.0.ffn.down_proj.columns" : tensor<4xi32>
+  // CHECK: %y = transformer.gather_columns %x, %columns {loc = "layers.0.ffn.down"} : (tensor<?x6xbf16, #transformer.dims<"N">>, tensor<4xi32>) -> tensor<?x4xbf16, #transformer.dims<"N">>
+  %y = transformer.gather_columns %x, %columns {loc = "layers.0.ffn.down"} : (tensor<?x6xbf16, #transformer.dims<"N">>, tensor<4xi32>) -> tensor<?x4xbf16, #transformer.dims<"N">>
+  func.return %y : tensor<?x4xbf16, #transformer.dims<"N">>
+}

@@ -28,3 +28,13 @@
 %x, %rows = "test.op"() : () -> (tensor<4x6xf32>, tensor<2x1xi32>)
 %0 = transformer.gather_rows %x, %rows : (tensor<4x6xf32>, tensor<2x1xi32>) -> tensor<2x6xf32>
 // CHECK: transformer.gather_rows: rows has shape (2, 1), expected 1 axes
+
+// -----
+%x, %columns = "test.op"() : () -> (tensor<3x6xf32>, tensor<4xi32>)
+%0 = transformer.gather_columns %x, %columns {loc = "layers.0.attn.o"} : (tensor<3x6xf32>, tensor<4xi32>) -> tensor<3x6xf32>
+// CHECK: transformer.gather_columns at layers.0.attn.o: result has shape (3, 6), expected (3, 4), one column of x an index
+
+// -----
+%x, %columns = "test.op"() : () -> (tensor<3x6xf32, #transformer.layout<head = 6, paired = 6>>, tensor<6xi32>)
+%0 = transformer.gather_columns %x, %columns : (tensor<3x6xf32, #transformer.layout<head = 6, paired = 6>>, tensor<6xi32>) -> tensor<3x6xf32>
+// CHECK: transformer.gather_columns: x lies in pairs of 6 in heads of 6, expected plain order, in which columns are counted

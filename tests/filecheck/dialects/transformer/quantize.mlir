@@ -15,3 +15,8 @@
 %q, %t = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x1xf16>)
 %e = transformer.dequantize %q, %t {packing = #transformer.packing<int8, group = 64>} : (tensor<8x16xi32>, tensor<8x1xf16>) -> tensor<8x64xf32>
 // CHECK: %e = transformer.dequantize %q, %t {packing = #transformer.packing<int8, group = 64>} : (tensor<8x16xi32>, tensor<8x1xf16>) -> tensor<8x64xf32>
+%f = transformer.group_scales %w {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xbf16>) -> tensor<8x1xbf16>
+%g = transformer.pack_weight %w, %f {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xbf16>, tensor<8x1xbf16>) -> tensor<8x64xf8E4M3FN>
+%h = transformer.dequantize %g, %f {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>) -> tensor<8x64xf32>
+// CHECK: transformer.pack_weight {{.*}} -> tensor<8x64xf8E4M3FN>
+// CHECK-NEXT: %h = transformer.dequantize %g, %f {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>) -> tensor<8x64xf32>

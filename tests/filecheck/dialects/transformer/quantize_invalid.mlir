@@ -10,9 +10,9 @@
 // CHECK: transformer.dequantize: scales have shape (8, 4), expected (8, 2), one for 32 columns
 
 // -----
-%p, %s, %m = "test.op"() : () -> (tensor<8x8xi32>, tensor<8x2xf32>, tensor<8x2xf16>)
-%d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<int4, group = 32>} : (tensor<8x8xi32>, tensor<8x2xf32>, tensor<8x2xf16>) -> tensor<8x64xf32>
-// CHECK: transformer.dequantize: mins has element type f16, expected f32, that of scales
+%p, %s, %m = "test.op"() : () -> (tensor<8x8xi32>, tensor<8x2xf32>, tensor<8x1xf16>)
+%d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<int4, group = 32>} : (tensor<8x8xi32>, tensor<8x2xf32>, tensor<8x1xf16>) -> tensor<8x64xf32>
+// CHECK: transformer.dequantize: mins has shape (8, 1), expected (8, 2), the shape of scales
 
 // -----
 %w = "test.op"() : () -> tensor<8x60xf32>
@@ -31,8 +31,23 @@
 
 // -----
 "test.op"() {packing = #transformer.packing<int3, group = 32>} : () -> ()
-// CHECK: transformer.packing: kind is int3, expected int4 or int8
+// CHECK: transformer.packing: kind is int3, expected int4 or int8 or fp8
 
 // -----
 "test.op"() {packing = #transformer.packing<int4, group = 12>} : () -> ()
 // CHECK: transformer.packing: group is 12, expected whole words of 8
+
+// -----
+%p, %s = "test.op"() : () -> (tensor<8x64xf8E4M3FN>, tensor<8x2xf32>)
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<fp8, group = 32>} : (tensor<8x64xf8E4M3FN>, tensor<8x2xf32>) -> tensor<8x64xf32>
+// CHECK: transformer.dequantize: group is 32, expected 64: fp8 has one scale a row
+
+// -----
+%p, %s = "test.op"() : () -> (tensor<8x64xf8E4M3FN>, tensor<8x1xf32>)
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<int8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xf32>) -> tensor<8x64xf32>
+// CHECK: transformer.dequantize: words have elements f8E4M3FN, expected i32 for int8
+
+// -----
+%p, %s, %m = "test.op"() : () -> (tensor<8x64xf8E4M3FN>, tensor<8x1xf32>, tensor<8x1xf32>)
+%d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x64xf32>
+// CHECK: transformer.dequantize: has mins, expected none: fp8 has a sign

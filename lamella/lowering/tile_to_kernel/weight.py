@@ -1,0 +1,146 @@
+"""How a contraction reads its weight: what skeletons ask of any, and floats as they lie."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import f32, i64
+from xdsl.ir import SSAValue
+
+from lamella.dialects.attributes import shape_of
+from lamella.dialects.kernel.types import element_type, shape
+from lamella.dialects.tile import ContractOp, ContractPartialOp
+from lamella.lowering.kernel_builder import KernelBuilder, Operand
+from lamella.lowering.kernel_folds import number
+from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, source_of
+from lamella.lowering.tile_to_kernel.places import Place
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Columns of K that are worked on at once: `size` from `start` on, and where x is read for them."""
+
+    start: Operand
+    size: int
+    place: Place
+
+    def over(self, b: KernelBuilder, divisor: int) -> Operand:
+        """The first column divided by what divides it."""
+        known = number(self.start) if isinstance(self.start, SSAValue) else self.start
+        return int(known) // divisor if known is not None else b.floordiv(self.start, divisor)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a weight that a program takes, as a vector, and their mask; `n` and `inside` are the same along their axis of a block."""
+
+    vector: SSAValue
+    vector_mask: SSAValue | None
+    n: SSAValue
+    inside: SSAValue | None
+
+    @property
+    def down(self) -> bool:
+        """Whether they are the rows of a block, [n, 1], and not its columns, [1, n]."""
+        return len(shape(self.n)) == 2 and shape(self.n)[1] == 1 and shape(self.n)[0] == shape(self.vector)[0]
+
+
+@dataclass(frozen=True)
+class Weight(ABC):
+    """The weight of one contraction inside a kernel under construction."""
+
+    e: Emitter
+    contract: ContractOp | ContractPartialOp
+
+    @property
+    def columns(self) -> int:
+        """K."""
+        return shape_of(self.contract.weight)[1]
+
+    @property
+    def source(self) -> str:
+        """What the ops that read and multiply it come from."""
+        return source_of(self.contract)
+
+    @abstractmethod
+    def lanes(self, size: int) -> int:
+        """Columns of the block of sums that `size` columns of K leave."""
+
+    @abstractmethod
+    def load(self, rows: Rows, piece: Piece) -> Sequence[SSAValue]:
+        """What is read of some rows for a piece of K, before x is there."""
+
+    @abstractmethod
+    def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        """Of what was loaded of a piece and the one row of x the products, [rows, lanes]: added up over lanes and pieces they are the product."""
+
+    @abstractmethod
+    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
+        """`acc` with the products of a piece of x, [tokens, size], added, on the tensor cores: [tokens, rows], or [rows, tokens] if they go `down`."""
+
+    def scaled(self, sums: SSAValue, rows: Rows) -> SSAValue:
+        """Finished sums, of each row or each token and row, with what the products left out."""
+        return sums
+
+    def read(self, value: SSAValue, rows: Rows, cols: SSAValue, mask: SSAValue | None, *, once: bool = False) -> SSAValue:
+        """The numbers of a matrix in memory at the rows and at `cols`, which lie along the other axis. `once`: nobody reads them again."""
+        b, (height, width) = self.e.b, shape_of(value)
+        wide = height * width > INT32_ELEMENTS
+        n, k = (b.cast(rows.n, i64), b.cast(cols, i64)) if wide else (rows.n, cols)
+        offsets = self.e.hinted("offsets", b.add(b.mul(n, width), k))
+        return b.load(self.e.pointers[value], offsets, b.all_of(rows.inside, mask), eviction="first" if once else None)
+
+
+class PlainWeight(Weight):
+    """Floats in memory."""
+
+    @property
+    def matrix(self) -> SSAValue:
+        """What lies in memory."""
+        return self.contract.weight
+
+    def lanes(self, size: int) -> int:
+        return size
+
+    def load(self, rows: Rows, piece: Piece) -> Sequence[SSAValue]:
+        b, at = self.e.b, piece.place
+        assert at.cols is not None
+        with b.source(self.source):
+            self.e.hinted("row_start", b.mul(rows.n, self.columns))
+            mask = b.expand(at.col_mask, 0) if at.col_mask is not None else None
+            return (b.named("w", self.read(self.matrix, rows, b.expand(at.cols, 0), mask, once=True)),)
+
+    def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        b, hinted = self.e.b, self.e.hinted
+        xs = self.e.emit(x, piece.place)
+        with b.source(self.source):
+            wide = hinted("x_f32", b.cast(xs, f32))
+            return hinted("product", b.mul(hinted("w_f32", b.cast(loaded[0], f32)), b.expand(wide, 0)))
+
+    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
+        b = self.e.b
+        across = self.e.hinted("k", b.expand(b.add(b.arange(piece.size), piece.start), 0 if rows.down else 1))
+        mask = None if self.columns % piece.size == 0 else b.lt(across, self.columns)
+        with b.source(self.source):
+            w = b.named("w", self.read(self.matrix, rows, across, mask))
+            return self.dot(xs, w, acc, rows.down)
+
+    def dot(self, xs: SSAValue, w: SSAValue, acc: SSAValue, down: bool) -> SSAValue:
+        """`acc` with the products of x and a block of the weight added, in the element type of the weight."""
+        return product(self.e.b, self.e.b.cast(xs, element_type(w.type)), w, acc, down)
+
+
+def scaled_rows(e: Emitter, sums: SSAValue, scales: SSAValue, rows: Rows, source: str) -> SSAValue:
+    """Finished sums, of each row or each token and row, times the one scale of each row."""
+    b, block = e.b, len(shape(sums)) > 1
+    n, mask = (rows.n, rows.inside) if block else (rows.vector, rows.vector_mask)
+    with b.source(source):
+        scale = e.hinted("scale", b.cast(b.load(e.pointers[scales], n, mask), f32))
+        return b.mul(sums, scale)
+
+
+def product(b: KernelBuilder, xs: SSAValue, w: SSAValue, acc: SSAValue | None, down: bool) -> SSAValue:
+    """x [tokens, k] times w [k, rows]; or `down`, w [rows, k] times x transposed. Added to `acc`, where there is one."""
+    return b.dot(w, b.trans(xs), acc) if down else b.dot(xs, w, acc)

@@ -1,0 +1,84 @@
+"""Questions about the contractions of a region: how their weights are stored, and what their loop over K takes along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd
+
+from xdsl.ir import SSAValue
+
+from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
+from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp, GatherColumnsOp, ReduceOp, ScheduleAttr
+from lamella.passes.feasibility import ELEMENTWISE, Parts, ancestors
+
+FEW_ROWS = 64
+"""Tokens of a tile up to which weight rows are the rows of a product, and partial sums of rows are held beside it."""
+
+
+UNROLLED = 8
+"""Pieces of K that are written out, so that the loads of all of them are in flight."""
+
+
+def weight_values(contract: ContractOp | ContractPartialOp) -> tuple[SSAValue, ...]:
+    """What a contraction reads as its weight from memory: the weight, or the words and scales that it is unpacked from."""
+    owner = contract.weight.owner
+    return tuple(owner.operands) if isinstance(owner, DequantizeOp) else (contract.weight,)
+
+
+def weight_bits(contract: ContractOp | ContractPartialOp) -> int:
+    """Bits of a weight of a contraction in memory, without its share of a scale."""
+    owner = contract.weight.owner
+    return owner.packing.bits if isinstance(owner, DequantizeOp) else 8 * ELEMENT_BYTES[element_of(contract.weight)]
+
+
+def takes_words(contract: ContractOp | ContractPartialOp) -> bool:
+    """Whether a weight is packed in words, which a program takes apart."""
+    owner = contract.weight.owner
+    return isinstance(owner, DequantizeOp) and not owner.packing.floats
+
+
+def written_out(split: Parts, schedule: ScheduleAttr) -> bool:
+    """Whether a program of one token holds the weights of whole rows at once, all pieces of K, instead of one piece and the next.
+
+    Up to 8 pieces of floats. Of packed words only 2: taking them apart waits between its steps, and what the waits leave idle goes to other
+    programs, if there are registers for them.
+    """
+    trips = -(-shape_of(split.contracts[0].x)[1] // schedule.get("k"))
+    return trips <= (2 if all(takes_words(c) for c in split.contracts) else UNROLLED)
+
+
+def weight_kind(contract: ContractOp | ContractPartialOp) -> str:
+    """How a weight is stored: `bf16`, `int8`, `int4g128` with scales for groups, `int4g128m` also with mins."""
+    owner = contract.weight.owner
+    if not isinstance(owner, DequantizeOp):
+        return element_of(contract.weight)
+    group = "" if shape_of(owner.scales)[1] == 1 else f"g{owner.packing.group.data}"
+    return f"{owner.packing.kind.data}{group}{'' if owner.mins is None else 'm'}"
+
+
+def most_columns(contracts: Iterable[ContractOp | ContractPartialOp], block: int) -> int:
+    """At most `block` columns of K that a step over tiles can take at once: no more than share a scale."""
+    for contract in contracts:
+        owner = contract.weight.owner
+        if isinstance(owner, DequantizeOp) and shape_of(owner.scales)[1] > 1:
+            block = gcd(block, owner.packing.group.data)
+    return block
+
+
+def reductions_on_the_way(split: Parts, schedule: ScheduleAttr) -> list[ReduceOp]:
+    """Reductions of whole rows that a loop over K adds up beside its products: those of what it reads for x anyway, where x itself needs none.
+
+    With few tokens only: of many, a program would hold a block of partial sums as large as its tile of x.
+    """
+    first = split.contracts[0]
+    if schedule.get("m") > FEW_ROWS or isinstance(first, ContractPartialOp) or schedule.get("k") >= shape_of(first.x)[1]:
+        return []
+    inside = set(split.prologue)
+    for_x = ancestors([first.x], inside)
+    found: list[ReduceOp] = []
+    for op in split.prologue:
+        if isinstance(op, ReduceOp) and op not in for_x and shape_of(op.input) == shape_of(first.x):
+            before = ancestors([op.input], inside)
+            if all(isinstance(o, (*ELEMENTWISE, GatherColumnsOp)) for o in before):
+                found.append(op)
+    return found
