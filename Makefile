@@ -7,7 +7,7 @@ PROMPT ?= What is the capital of France?
 export PROMPT
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint filecheck unit gpu format clean
+.PHONY: help demo test lint filecheck unit slow gpu format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,9 @@ filecheck: .venv/.test ## the tests over the IR
 
 unit: .venv/.test .venv/.model .venv/.encoder ## pytest, with the demo's model and an encoder for the tests that need real ones
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+slow: .venv/.test .venv/.model ## tests that take minutes: perplexity of a real model in few bits
+	$(BIN)/pytest -q -m slow
 
 gpu: .venv/.test ## tests that need a CUDA device, and a short benchmark
 	$(BIN)/pytest -q -m gpu

@@ -1,4 +1,4 @@
-"""Chooses Triton's interpreter before any test imports Triton, keeps the gpu tests for `-m gpu`, and finds the real model."""
+"""Chooses Triton's interpreter before any test imports Triton, keeps tests for `-m gpu` and `-m slow`, and finds the real models."""
 
 import os
 from importlib.util import find_spec
@@ -19,6 +19,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow and "slow" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -15,6 +15,8 @@ from lamella.program import Shape
 from lamella.runtime.perplexity import perplexity
 from lamella.tools.quantize_checkpoint import Report, Settings, quantize_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TEXT = Path(__file__).parent / "texts" / "harbor.txt"
 CALIBRATION = Path(lamella.__file__).parent / "tools" / "calibration.txt"
 WINDOW = 512
