@@ -366,6 +366,9 @@ def _decoder_reason(contract: ContractOp | ContractPartialOp, made_by: Operation
     """Why a program cannot make the rows of a weight that it multiplies; None where it unpacks them from memory."""
     if not isinstance(made_by, DequantizeOp) or any(v.owner in inside for v in made_by.operands):
         return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
+    group = made_by.packing.group.data
+    if shape_of(made_by.scales)[1] > 1 and group & (group - 1):
+        return f"groups of {group} columns share a scale: pieces of K, which have powers of two, do not end with them"
     if any(not isinstance(use.operation, ContractOp) for use in made_by.result.uses):
         return f"what unpacks the weight of {_where(contract)} is read by others too"
     return None

@@ -8,7 +8,7 @@ from xdsl.ir import Operation
 
 from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.tile import AttendOp, ContractExpertsOp, ReduceOp, RotateOp, ScheduleAttr
-from lamella.passes.contractions import FEW_ROWS, most_columns, reductions_on_the_way, takes_words, weight_bits
+from lamella.passes.contractions import FEW_ROWS, most_columns, takes_words, weight_bits
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts, stored_values
 from lamella.passes.registers import MOST, THREADS, registers
@@ -83,8 +83,8 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
 def packed_schedule(split: Parts, bits: int, target: Device) -> ScheduleAttr:
     """One token and packed words: 16 rows of numbers of 4 bits a program, 8 of 8, so that what x takes is shared by many of them.
 
-    Fewer where the grid would not fill the device three times. Four warps, more where the words of whole rows take more than 64 registers
-    a thread. Measured on an H200 against 1 to 16 rows and 1 to 8 warps with the shapes of Llama-3.1-8B: benchmarks/results.
+    Fewer where the grid would not fill the device three times. Four warps; eight where the words of whole rows would be more than 64 a
+    thread, two where they are few. Measured on an H200 against 1 to 16 rows and 1 to 8 warps with the shapes of Llama-3.1-8B: benchmarks/results.
     """
     k = shape_of(split.contracts[0].x)[1]
     side_by_side = max(len(c) for c in split.components)
@@ -145,8 +145,7 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     n, busy = (32, 3 * target.multiprocessors) if m <= 16 else (64, 2 * target.multiprocessors)
     block_k = 64 if m > 16 and side_by_side > 1 else 128
     block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), block_k))
-    shape = ScheduleAttr.of("mma", m=m, n=n, k=block_k, swap=1, splits=1)
-    whole = bool(reductions_on_the_way(split, shape)) or any(isinstance(op, ReduceOp) for op in split.prologue)
+    whole = any(isinstance(op, ReduceOp) for op in split.prologue)
     splits, trips = 1, -(-k // block_k)
     while not whole and splits < 4 and -(-columns // n) * splits < busy and trips >= 8 * splits:
         splits *= 2

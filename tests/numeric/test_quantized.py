@@ -145,6 +145,17 @@ def test_one_token(name: str, k: dict) -> None:
     agree(compiled, g.packed_inputs(w=spec), 1e-4)
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_groups_that_no_piece_ends_with_are_unpacked_before(tokens: int) -> None:
+    """Groups of 96 columns: the ledger says why the weight is unpacked by a launch of its own, and the result is right."""
+    spec = (21, 288, "int4", 96, True)
+    g = Packed(x=f"{tokens}x288xf32", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", "int4", 96, 288))))
+    assert set(compiled.skeletons) == {"row", "gemv" if tokens == 1 else "mma"}
+    assert any("groups of 96 columns" in e["reason"] for e in compiled.entries("refused"))
+    agree(compiled, g.packed_inputs(w=spec), 1e-4)
+
+
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("element", ["f32", "f16"])
 def test_several_tokens(name: str, element: str) -> None:

@@ -19,6 +19,7 @@ from lamella.dialects.score_modifiers import ScoreModifiers
 from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import KernelBuilder
+from lamella.lowering.tile_to_kernel.divided_grid import by_the_last
 from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
 from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.scalars import tanh
@@ -306,11 +307,7 @@ def _store_partial(
 
 
 def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, program: SSAValue) -> None:
-    """The last of the programs that share `program` puts the chunks of all on their common maximum, adds and normalizes them.
-
-    What the others stored is visible once their arrivals are: threads of a program meet before one of them adds (release), and the
-    program that sees the last number (acquire) reads past its first-level cache.
-    """
+    """The last of the programs that share `program` puts the chunks of all on their common maximum, adds and normalizes them."""
     op = next((o for o in e.block.ops if isinstance(o, AttendMergeOp)), None)
     if op is None or op.arrivals is None:
         raise PassError("partial results without a counted merge", where=subject(e.fused))
@@ -319,30 +316,25 @@ def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, progra
     pointer = {item.value: item.pointer for item in e.stores}
     block_d, rows = 1 << max(0, dim - 1).bit_length(), 1 << max(0, queries.queries * queries.group - 1).bit_length()
     block_r = min(rows, max(1, e.schedule.get("warps") * MERGED_ELEMENTS // (splits * block_d)))
-    with b.source(source_of(op)):
-        b.barrier()
-        arrived = b.named("arrived", b.atomic_add(arrivals, program, 1))
-        with b.if_(b.eq(arrived, splits - 1)), e.scope():
-            with b.for_(0, rows, block_r) as loop, e.scope():
-                r = queries.at(b.add(b.arange(block_r), loop.index))
-                p, d = b.arange(splits), b.arange(block_d)
-                d_mask = None if block_d == dim else b.lt(d, dim)
-                cell = b.named("cells", b.add(b.mul(b.expand(b.add(b.mul(r.token, heads), r.head), 1), splits), b.expand(p, 0)))
-                real = b.expand(r.real, 1)
-                best = b.load(pointer[partial.max], cell, real, 0.0, cache="cg")
-                total = b.load(pointer[partial.sum], cell, real, 1.0, cache="cg")
-                mask = b.all_of(b.expand(real, 2), None if d_mask is None else b.expand(b.expand(d_mask, 0), 0))
-                offsets = b.add(b.mul(b.expand(cell, 2), dim), b.expand(b.expand(d, 0), 0))
-                acc = b.named("parts", b.load(pointer[partial.acc], offsets, mask, 0.0, cache="cg"))
-                weight = b.named("weight", b.exp(b.sub(best, b.expand(b.reduce(best, "max", 1), 1))))
-                whole = b.named("whole", b.reduce(b.mul(weight, total), "sum", 1))
-                mixed = b.div(b.reduce(b.mul(acc, b.expand(weight, 2)), "sum", 1), b.expand(whole, 1))
-                place = r.place(b, d, d_mask, dim)
-                e.define(op.result, place, b.named("mixed", mixed))
-                for item in e.stores:
-                    if item.value.owner is not partial:
-                        e.store(item, place)
-            b.store(arrivals, program, 0)
+    with b.source(source_of(op)), by_the_last(e, arrivals, program, splits), b.for_(0, rows, block_r) as loop, e.scope():
+        r = queries.at(b.add(b.arange(block_r), loop.index))
+        p, d = b.arange(splits), b.arange(block_d)
+        d_mask = None if block_d == dim else b.lt(d, dim)
+        cell = b.named("cells", b.add(b.mul(b.expand(b.add(b.mul(r.token, heads), r.head), 1), splits), b.expand(p, 0)))
+        real = b.expand(r.real, 1)
+        best = b.load(pointer[partial.max], cell, real, 0.0, cache="cg")
+        total = b.load(pointer[partial.sum], cell, real, 1.0, cache="cg")
+        mask = b.all_of(b.expand(real, 2), None if d_mask is None else b.expand(b.expand(d_mask, 0), 0))
+        offsets = b.add(b.mul(b.expand(cell, 2), dim), b.expand(b.expand(d, 0), 0))
+        acc = b.named("parts", b.load(pointer[partial.acc], offsets, mask, 0.0, cache="cg"))
+        weight = b.named("weight", b.exp(b.sub(best, b.expand(b.reduce(best, "max", 1), 1))))
+        whole = b.named("whole", b.reduce(b.mul(weight, total), "sum", 1))
+        mixed = b.div(b.reduce(b.mul(acc, b.expand(weight, 2)), "sum", 1), b.expand(whole, 1))
+        place = r.place(b, d, d_mask, dim)
+        e.define(op.result, place, b.named("mixed", mixed))
+        for item in e.stores:
+            if item.value.owner is not partial:
+                e.store(item, place)
 
 
 def _slopes(b: KernelBuilder, head: SSAValue, heads: int, alibi: float) -> SSAValue:

@@ -1,8 +1,11 @@
-"""The programs that each part of a region takes go in; a grid that they divide between them leaves: one branch a part."""
+"""Programs that divide a launch: each part of a region has some, in a branch of its own; of those that share a result the last one finishes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from xdsl.ir import SSAValue
 
 from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.emitter import Emitter
@@ -29,3 +32,18 @@ def over_parts(e: Emitter, programs: Sequence[int], names: Sequence[str], body: 
             branch(number + 1)
 
     branch(0)
+
+
+@contextmanager
+def by_the_last(e: Emitter, counters: SSAValue, group: SSAValue, programs: int) -> Generator[None]:
+    """What runs in the last of the `programs` programs that share counter `group` of `counters`, which is 0 before and after.
+
+    What the others stored is visible once their arrivals are: threads of a program meet before one of them adds (release), and the
+    program that sees the last number (acquire) reads past its first-level cache.
+    """
+    b = e.b
+    b.barrier()
+    arrived = b.named("arrived", b.atomic_add(counters, group, 1))
+    with b.if_(b.eq(arrived, programs - 1)), e.scope():
+        yield
+        b.store(counters, group, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Operation, SSAValue
@@ -28,6 +29,7 @@ from lamella.lowering.tile_to_kernel.contract import (
     stage_prologue,
 )
 from lamella.lowering.tile_to_kernel.decode import weight_of
+from lamella.lowering.tile_to_kernel.divided_grid import by_the_last
 from lamella.lowering.tile_to_kernel.emitter import python_int, source_of
 from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
@@ -154,11 +156,7 @@ class Mma:
         return contract
 
     def merge(self, component: Component, place: Place, start: Operand, results: Sequence[SSAValue], whole: bool) -> None:
-        """Leaves this program's sums in memory; the last program of the tile adds up those of all, in order, and goes on.
-
-        What the others stored is visible once their arrivals are: threads of a program meet before one of them adds (release), and the
-        program that sees the last number (acquire) reads past its first-level cache.
-        """
+        """Leaves this program's sums in memory; the last program of the tile adds up those of all, in order, and goes on."""
         e, b = self.e, self.e.b
         pointer = {item.value: item.pointer for item in e.stores}
         partials = [self.partial(c) for c in component.contracts]
@@ -169,29 +167,21 @@ class Mma:
         tokens = shape_of(partials[0].x)[0]
         mask = b.all_of(place.row_mask, place.col_mask)
 
-        def cells(part: Operand) -> Operand:
+        def cells(part: Operand) -> SSAValue:
             row = b.add(b.mul(part, tokens), place.rows)
             assert place.cols is not None
             return b.add(b.mul(row, component.width), place.cols)
 
         with b.source(source_of(merges[0])):
-            here = e.hinted("cell", b.broadcast(b.add(cells(b.program_id(1)), 0), shape(results[0])))
+            here = e.hinted("cell", b.broadcast(cells(b.program_id(1)), shape(results[0])))
             for partial, sums in zip(partials, results, strict=True):
                 b.store(pointer[partial.result], here, sums, mask)
-            b.barrier()
-            program = b.program_id(0)
-            arrived = b.named("arrived", b.atomic_add(e.pointers[counters], program, 1))
-            with b.if_(b.eq(arrived, self.splits - 1)), e.scope():
+            with by_the_last(e, e.pointers[counters], b.program_id(0), self.splits):
                 totals: list[SSAValue] = []
                 for partial in partials:
-                    total: SSAValue | None = None
-                    for part in range(self.splits):
-                        found = b.load(pointer[partial.result], cells(part), mask, 0.0, cache="cg")
-                        total = found if total is None else b.add(total, found)
-                    assert total is not None
-                    totals.append(b.named("total", total))
+                    parts_of_all = [b.load(pointer[partial.result], cells(part), mask, 0.0, cache="cg") for part in range(self.splits)]
+                    totals.append(b.named("total", reduce(b.add, parts_of_all)))
                 finish_component(e, component, place, start, tuple(totals), whole, merges)
-                b.store(e.pointers[counters], program, 0)
 
     def merge_of(self, partial: ContractPartialOp) -> ContractMergeOp:
         """The merge of some partial sums. Raises PassError where the region has none."""
