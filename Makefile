@@ -4,6 +4,7 @@ PYTHON ?= python3
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 BIN := .venv/bin
 PROMPT ?= What is the capital of France?
+GPU_PROCESSES ?= 12
 export PROMPT
 
 .DEFAULT_GOAL := help
@@ -27,13 +28,14 @@ filecheck: .venv/.test ## the tests over the IR
 	$(BIN)/lit -v tests/filecheck
 
 unit: .venv/.test .venv/.model .venv/.encoder ## pytest, with the demo's model and an encoder for the tests that need real ones
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: .venv/.test .venv/.model ## tests that take minutes: perplexity of a real model in few bits
 	$(BIN)/pytest -q -m slow
 
 gpu: .venv/.test ## tests that need a CUDA device, and a short benchmark
-	$(BIN)/pytest -q -m gpu
+	$(BIN)/pytest -q -m 'gpu and not alone' -p no:benchmark -n $(GPU_PROCESSES) --dist worksteal
+	$(BIN)/pytest -q -m 'gpu and alone' -p no:benchmark
 	$(BIN)/python -m benchmarks decode --config llama-3.2-1b
 
 format: .venv/.test ## rewrite the sources as ruff wants them

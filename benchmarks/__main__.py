@@ -1,11 +1,15 @@
 # pyright: basic
-"""`python -m benchmarks decode | prefill | kernels | accuracy | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave."""
+"""`python -m benchmarks decode | prefill | kernels | accuracy | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave.
+
+`summary` and `picture` read such files.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -190,25 +194,53 @@ def all_(
     context: ContextOption = 1000,
     max_context: MaxContextOption = 2048,
     dtype: DtypeOption = "auto",
-    peers: PeersOption = "eager,compile,hf-generate",
+    peers: PeersOption = "compile,eager,hf-generate",
     layers: LayersOption = None,
     device: DeviceOption = "auto",
     steps: StepsOption = 50,
-    prefill_steps: Annotated[int, typer.Option(min=1, help="Launches of one measurement of prefill.")] = 10,
     repetitions: RepetitionsOption = 5,
-    limit: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Peers are left out near the end of this time, then the rest.")
-    ] = 540,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="One measurement, all repetitions of it: fewer launches where they take longer.")
+    ] = 4,
+    limit: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Nothing begins after this time, and no peer near its end.")] = 540,
     output: OutputOption = None,
 ) -> None:
-    """All of these for one model, in one run and one file: compile, start, kernels, decode and prefill."""
-    from benchmarks.everything import everything, sections
+    """All of these for one model, in one run and one file, written after each measurement: compile, start, decode, kernels, prefill, peers."""
+    from benchmarks.everything import Plan, everything
 
-    sizes, lengths = _integers(batches), _integers(prompts)
+    plan = Plan(_integers(batches), _integers(prompts), context, max_context)
     with _settings(config, layers, device, dtype, steps, repetitions) as made:
-        settings = made(None)
-        plan = sections(settings, batches=sizes, prompts=lengths, context=context, max_context=max_context, prefill_steps=prefill_steps)
-        everything(made(output), plan, peers=[p for p in _list(peers) if p != "none"], limit=limit)
+        settings = replace(made(output), seconds=seconds)
+        everything(settings, plan, peers=[p for p in _list(peers) if p != "none"], limit=limit)
+
+
+@app.command()
+def summary(
+    files: Annotated[list[Path], typer.Argument(help="Results of the same benchmark of the same model, from several runs.")],
+    doc: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page of tables instead of printing them.")] = None,
+) -> None:
+    """Every figure of several runs side by side, with their spread, and each kernel beside a library, as markdown."""
+    from benchmarks import summary as made
+
+    with _reported():
+        page = made.markdown([made.read(file) for file in files])
+    if doc is None:
+        print(page, end="")
+    else:
+        doc.write_text(page, encoding="utf-8")
+
+
+@app.command()
+def picture(
+    files: Annotated[list[Path], typer.Argument(help="Results of decode or all; of a number that several hold, the last counts.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="SVG file to write.")],
+) -> None:
+    """Milliseconds a decode step of Lamella and its peers, as a picture."""
+    from benchmarks.picture import picture as drawn
+    from benchmarks.summary import read
+
+    with _reported():
+        output.write_text(drawn([read(file) for file in files]), encoding="utf-8")
 
 
 @app.command()
@@ -233,15 +265,21 @@ def accuracy(
 
 @contextmanager
 def _settings(config: str, layers: int | None, device: str, dtype: str, steps: int, repetitions: int) -> Generator[Callable]:
-    """A function from the output file to the settings; a user's mistake becomes one line and exit code 2."""
+    """A function from the output file to the settings; a user's mistake is reported."""
     from benchmarks.configurations import configuration, known_models
     from benchmarks.settings import Settings, device_of
 
     name = f"{config if config in known_models() else Path(config).stem}{f' with {layers} layers' if layers else ''}"
+    with _reported(), configuration(config, layers) as path:
+        where = device_of(device)
+        yield lambda output: Settings(name, path, where, dtype, steps, repetitions, output)
+
+
+@contextmanager
+def _reported() -> Generator[None]:
+    """A user's mistake becomes one line and exit code 2."""
     try:
-        with configuration(config, layers) as path:
-            where = device_of(device)
-            yield lambda output: Settings(name, path, where, dtype, steps, repetitions, output)
+        yield
     except LamellaError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error

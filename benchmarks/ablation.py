@@ -76,6 +76,7 @@ VARIANTS: tuple[Variant, ...] = (
     without("propagate-layout"),
     # Who makes expressions of weights needs fold-constants, so that it can only go with them.
     without("fold-norm-scale", "propagate-layout", "fold-constants"),
+    without("choose-implementation"),
     without("commute-row-scale"),
     with_option("fuse-regions", "max-depth", 0),
     *(with_option("fuse-regions", s, False) for s in ("vertical", "horizontal", "epilogue", "prologue", "shared", "siblings")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from time import perf_counter
 
 from benchmarks.lamella_runner import cold_compilation
@@ -21,9 +22,10 @@ CAPABILITY = 90
 """The GPU that kernels are compiled for where there is none."""
 
 
-def compile_time(settings: Settings, *, tokens: Sequence[int], max_context: int, workers: int | None = None) -> Report:
+def compile_time(settings: Settings, *, tokens: Sequence[int], max_context: int, workers: int | None = None, empty: bool = False) -> Report:
     """A row `cold`, with Triton's cache on disk empty, and one `warm`, right after. `workers` processes compile kernels (None: as the
-    runtime chooses). Graphs and weights come on top, for those `load` waits. Raises LamellaError.
+    runtime chooses). Graphs and weights come on top, for those `load` waits. `empty` says that the cache is empty, and may be filled;
+    otherwise another one is made for the while. Raises LamellaError.
     """
     opened = open_model(settings.config, random_weights=0)
     dtype = api.element_name(settings.dtype, opened, on_gpu=True)
@@ -31,7 +33,7 @@ def compile_time(settings: Settings, *, tokens: Sequence[int], max_context: int,
     report = Report("compile", settings.device, {"config": settings.name}, settings.output)
     cores = {"cores": os.cpu_count() or 1, **({"workers": workers} if workers else {})}
     report.note(**settings.facts(opened.config, dtype, max_context=longest), tokens=list(tokens), **cores)
-    with cold_compilation():
+    with nullcontext() if empty else cold_compilation():
         for name in ("cold", "warm"):
             start = perf_counter()
             program = compile_model(opened.config, [Shape.of(n) for n in tokens], dtype=dtype, max_context=longest)

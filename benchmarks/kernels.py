@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from benchmarks.lamella_runner import Step, decode_step, load, prefill_step
+from benchmarks.library import counterpart, microseconds
 from benchmarks.results import Report, timed
 from benchmarks.settings import Settings
-from benchmarks.timing import measure, read_bandwidth, release
-from benchmarks.traffic import launch_traffic, ref_bytes, step_traffic
+from benchmarks.timing import matmul_rate, measure, read_bandwidth, release
+from benchmarks.traffic import launch_flops, launch_traffic, ref_bytes, step_flops, step_traffic
 from lamella import api
 from lamella.program import Shape
 from lamella.runtime.executor import Executor, MemoryExecutor
@@ -20,12 +22,27 @@ from lamella.runtime.manifest import Bucket, Launch, Manifest, Ref
 
 LAUNCHES = 64
 """At least so many launches make one timed graph, lest the start of the graph count."""
-COLUMNS = ("name", "launches_a_step", "us", "spread", "step_us", "kilobytes", "gb_s", "bound_share", "cold", "made_of")
+FEW_LAUNCHES = 4
+"""Of kernels that take long, as those of many tokens do."""
+COLUMNS = (
+    "name",
+    "launches_a_step",
+    "us",
+    "spread",
+    "step_us",
+    "gb_s",
+    "tflop_s",
+    "bound_share",
+    "library_us",
+    "library_ratio",
+    "cold",
+    "made_of",
+)
 
 
 @dataclass(frozen=True)
 class Part:
-    """The launches of one kernel in a step, in order, and how often the timed bucket repeats them."""
+    """The launches of one kernel in a step, in order, and how often the timed bucket repeats them, or the first of them."""
 
     kernel: str
     launches: tuple[Launch, ...]
@@ -38,46 +55,91 @@ class Part:
 
 
 def kernels(settings: Settings, *, batch: int, context: int, max_context: int, tokens: int | None = None) -> Report:
-    """Times each distinct kernel of the decode bucket of `batch` sequences, or of the prefill bucket of `tokens` tokens.
-
-    A kernel runs with all the operands it has in a step, one launch after another, so that weights come from memory, not from a cache
-    (`cold`: what one round touches is more than twice the L2 cache).
-    """
+    """Times each distinct kernel of the decode bucket of `batch` sequences, or of the prefill bucket of `tokens` tokens."""
     report = Report("kernels", settings.device, {"config": settings.name}, settings.output)
-    bandwidth = read_bandwidth(settings.device)
-    report.note(read_bandwidth=bandwidth, bound="read bandwidth")
-    release()
+    rates = rates_of(settings.device)
     shape = Shape.prefill(tokens) if tokens else Shape.decode(batch)
     model = load(
         settings.config, [shape], device=settings.device, dtype=settings.dtype, max_context=max_context, sequences=1 if tokens else batch
     )
-    manifest, bucket = model.executor.manifest, model.executor.manifest.buckets[0]
-    sizes = {"tokens": tokens} if tokens else {"batch": batch, "context": context}
-    report.note(**settings.facts(model.opened.config, manifest.dtype, **sizes, max_context=max_context))
-    length = tokens or context
-    whole = prefill_step(model, bucket) if tokens else decode_step(model, context, settings.steps + 1)
-    step_time = measure(whole, settings.device, launches=settings.steps, repetitions=settings.repetitions, reset=whole.reset)
-    parts = parts_of(bucket, LAUNCHES if settings.device.type == "cuda" else 1)
-    executor = isolated(model, bucket, parts)
-    total = 0.0
-    for part in parts:
-        row = _measure(report, settings, whole, executor, manifest, part, length, bandwidth)
-        total += row.get("step_us", 0.0)
-    moved = step_traffic(manifest, bucket, length).total
+    return measure_kernels(report, settings, model, model.executor.manifest.buckets[0], context, rates)
+
+
+def rates_of(device: torch.device) -> dict[str, float]:
+    """What the device does at best: `read_bandwidth` and `matmul_rate`."""
+    rates = {"read_bandwidth": read_bandwidth(device), "matmul_rate": matmul_rate(device, torch.bfloat16)}
+    release()
+    return rates
+
+
+def measure_kernels(
+    report: Report, settings: Settings, model: api.Model, bucket: Bucket, context: int, rates: Mapping[str, float]
+) -> Report:
+    """Times each distinct kernel of a bucket beside what a library takes for its product or its attention, and the whole step.
+
+    A kernel runs with all the operands it has in a step, one launch after another, so that weights come from memory, not from a cache
+    (`cold`: what one round touches is more than twice the L2 cache). Of a bucket of many tokens the launches of a few layers stand for all.
+    """
+    manifest, prefill = model.executor.manifest, bucket.longest_query > 1
+    sizes = {"tokens": bucket.tokens} if prefill else {"batch": bucket.sequences, "context": context}
     report.note(
-        step={**timed(step_time), "bytes": moved, "bound_share": moved * 1e3 / step_time.milliseconds / bandwidth},
+        **settings.facts(model.opened.config, manifest.dtype, **sizes, max_context=manifest.max_context),
+        **rates,
+        bound="read bandwidth or matmul rate, whichever takes longer",
+    )
+    length = bucket.tokens if prefill else context
+    whole = prefill_step(model, bucket) if prefill else decode_step(model, context, settings.steps + 1, bucket=bucket)
+    step_time = measure(
+        whole, settings.device, launches=settings.steps, repetitions=settings.repetitions, reset=whole.reset, seconds=settings.seconds
+    )
+    on_gpu = settings.device.type == "cuda"
+    parts = parts_of(bucket, FEW_LAUNCHES if prefill or not on_gpu else LAUNCHES, most=FEW_LAUNCHES if prefill else None)
+    executor = isolated(model, bucket, parts)
+    total, gaps = 0.0, True
+    for part in parts:
+        row = _measure(report, settings, whole, executor, manifest, part, length, rates)
+        total += row.get("step_us", 0.0)
+        gaps = gaps and "error" not in row
+    release()
+    for row, part in zip(report.rows, parts, strict=True):
+        _beside_a_library(row, settings, manifest, part, length)
+        report.save()
+    moved, step_us = step_traffic(manifest, bucket, length).total, step_time.milliseconds * 1e3
+    floor = max(moved / rates["read_bandwidth"], step_flops(manifest, bucket) / rates["matmul_rate"] if prefill else 0.0) * 1e6
+    report.note(
+        step={**timed(step_time), "bytes": moved, "bound_share": floor / step_us},
         sum_of_kernels_us=total,
+        # Kernels that overlap in a step make this negative.
+        gaps_us=step_us - total if gaps else None,
+        gaps_share=(step_us - total) / step_us if gaps else None,
     )
     report.table(COLUMNS, f"kernels of {settings.name}, {manifest.dtype}, {sizes}, {report.facts['device']}")
     print(
-        f"read bandwidth {bandwidth / 1e12:.3f} TB/s; the step takes {step_time.milliseconds * 1e3:.1f} us, its kernels by themselves"
-        f" {total:.1f} us, the bytes it moves {moved * 1e6 / bandwidth:.1f} us"
+        f"read bandwidth {rates['read_bandwidth'] / 1e12:.3f} TB/s, matmul {rates['matmul_rate'] / 1e12:.0f} TFLOP/s; the step takes"
+        f" {step_us:.1f} us, its kernels by themselves {total:.1f} us, at the bound {floor:.1f} us"
     )
     return report
 
 
-def parts_of(bucket: Bucket, least: int = LAUNCHES) -> list[Part]:
-    """The distinct kernels of a bucket, in the order of their first launches, each repeated until it makes `least` of them.
+def _beside_a_library(row: dict[str, Any], settings: Settings, manifest: Manifest, part: Part, length: int) -> None:
+    """Adds to a row the times of a library, the best of them over the kernel's (above 1, the kernel is faster), and what was asked of it."""
+    wanted = counterpart(manifest, part.timed, part.launches[0], length)
+    if wanted is None or "error" in row:
+        return
+    try:
+        found = microseconds(wanted, settings.device, settings.repetitions)
+    except Exception as error:  # the kernels are measured; what a library dies of is worth a line
+        row["library_error"] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
+        return
+    finally:
+        release()
+    best = min((us for us in found.values() if isinstance(us, float)), default=None)
+    row |= {"library": wanted.name, **found, "library_us": best, "library_ratio": best / row["us"] if best else None}
+
+
+def parts_of(bucket: Bucket, least: int = LAUNCHES, most: int | None = None) -> list[Part]:
+    """The distinct kernels of a bucket, in the order of their first launches, each repeated until it makes `least` of them; where it has
+    more launches than `most`, the first of them stand for all.
 
     The buckets made here differ in their key, by a longest query that no real one has. They claim no bytes of the arena and free none:
     what the launches before left there is what the timed ones read.
@@ -89,9 +151,10 @@ def parts_of(bucket: Bucket, least: int = LAUNCHES) -> list[Part]:
         first = next(n for n, launch in enumerate(bucket.launches) if launch.kernel == name)
         earlier = tuple(replace(launch, dead=()) for launch in bucket.launches[:first])
         key = bucket.longest_query + 1 + 2 * i
-        repeats = -(-least // len(own))
+        chosen = own[:most]
+        repeats = -(-least // len(chosen))
         before = replace(bucket, longest_query=-key, launches=earlier, outputs=(), arena_bytes=0)
-        isolated = replace(bucket, longest_query=-key - 1, launches=own * repeats, outputs=(), arena_bytes=0)
+        isolated = replace(bucket, longest_query=-key - 1, launches=chosen * repeats, outputs=(), arena_bytes=0)
         parts.append(Part(name, own, first, repeats, before, isolated))
     return parts
 
@@ -137,8 +200,15 @@ def unsafe(part: Part, kernel_inputs: int) -> str | None:
 
 
 def _measure(
-    report: Report, settings: Settings, whole: Step, executor: Executor, manifest: Manifest, part: Part, context: float, bandwidth: float
-) -> dict:
+    report: Report,
+    settings: Settings,
+    whole: Step,
+    executor: Executor,
+    manifest: Manifest,
+    part: Part,
+    context: float,
+    rates: Mapping[str, float],
+) -> dict[str, Any]:
     why = unsafe(part, manifest.kernels[part.kernel].inputs)
     if why is not None:
         return report.add(name=part.kernel, error=why)
@@ -149,21 +219,32 @@ def _measure(
             executor.launch(part.before)
 
     rounds = max(1, settings.steps // 5)
-    timing = measure(lambda: executor.launch(part.timed), settings.device, launches=rounds, repetitions=settings.repetitions, reset=reset)
+    timing = measure(
+        lambda: executor.launch(part.timed),
+        settings.device,
+        launches=rounds,
+        repetitions=settings.repetitions,
+        reset=reset,
+        seconds=settings.seconds / 4,
+    )
     count = len(part.launches)
-    microseconds = timing.milliseconds * 1e3 / (count * part.repeats)
+    us = timing.milliseconds * 1e3 / len(part.timed.launches)
     moved = sum(launch_traffic(manifest, part.timed, launch, context) for launch in part.launches) / count
-    names = {r.name for launch in part.launches for r in launch.args if r.pool == "weight"}
+    flops = sum(launch_flops(manifest, part.timed, launch, context) for launch in part.launches) / count
+    # One row of activations is multiplied outside of the tensor cores, and never at their rate.
+    floor = max(moved / rates["read_bandwidth"], flops / rates["matmul_rate"]) * 1e6
+    names = {r.name for launch in part.timed.launches for r in launch.args if r.pool == "weight"}
     weights = sum(ref_bytes(manifest, part.timed, Ref("weight", name)) for name in names)
     return report.add(
         name=part.kernel,
         launches_a_step=count,
-        us=microseconds,
+        us=us,
         spread=timing.spread,
-        step_us=microseconds * count,
+        step_us=us * count,
         kilobytes=moved / 1e3,
-        gb_s=moved / microseconds / 1e3,
-        bound_share=moved * 1e6 / microseconds / bandwidth,
+        gb_s=moved / us / 1e3,
+        tflop_s=flops / us / 1e6,
+        bound_share=floor / us,
         weights_mb=weights / 1e6,
         cold=_is_cold(settings.device, weights),
         grid=list(part.launches[0].grid),

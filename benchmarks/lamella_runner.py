@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ import triton
 
 from lamella import api
 from lamella.errors import PromptError
-from lamella.program import Shape
-from lamella.runtime.executor import Executor
+from lamella.program import Shape, compile_model
+from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
 from lamella.runtime.manifest import Bucket, Manifest
+from lamella.runtime.weights import load_weights
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,43 @@ def load(
     )
 
 
-def decode_step(model: api.Model, context: int, launches: int, seed: int = 0, *, steps: int = 1) -> Step:
+def on_same_weights(model: api.Model, shapes: Sequence[Shape], *, max_context: int, sequences: int = 1) -> api.Model:
+    """The same model compiled for other shapes, with a cache of its own, on the weights that are loaded, unless it wants other ones."""
+    before, executor = model.program.manifest, model.executor
+    assert before is not None and isinstance(executor, MemoryExecutor)
+    on_gpu = executor.device.type == "cuda"
+    program = compile_model(model.opened.config, shapes, dtype=before.dtype, max_context=max_context, kernels=on_gpu)
+    manifest = program.manifest
+    assert manifest is not None
+    same = _recipe(manifest) == _recipe(before)
+    weights = executor.memory.weights if same else load_weights(manifest, model.opened.source, executor.device)
+    made = make_executor(
+        manifest,
+        weights,
+        executor="cuda" if on_gpu else "reference",
+        device=str(executor.device),
+        kernels=program.kernels,
+        cache_tokens=sequences * -(-max_context // 16) * 16,
+    )
+    made.prepare()
+    return api.Model(model.opened, program, made, {})
+
+
+def _recipe(manifest: Manifest) -> str:
+    """How the weights of a program are made."""
+    return json.dumps(manifest.to_json()["weights"], sort_keys=True)
+
+
+def decode_step(model: api.Model, context: int, launches: int, seed: int = 0, *, steps: int = 1, bucket: Bucket | None = None) -> Step:
     """One token of each sequence, `context` tokens long after the step, its blocks scattered over a cache of random numbers.
 
-    A call of it runs `steps` of them. Raises PromptError when `launches` more steps do not fit.
+    A call of it runs `steps` of them. `bucket` None is the model's first. Raises PromptError when `launches` more steps do not fit.
     """
     manifest, executor = model.program.manifest, model.executor
     assert manifest is not None
     if context < 1 or context + launches > manifest.max_context:
         raise PromptError("context and steps do not fit", expected=f"at most {manifest.max_context}", got=f"{context} + {launches}")
-    bucket = manifest.buckets[0]
+    bucket = bucket or manifest.buckets[0]
     fill_caches(executor, seed)
     given = {
         "positions": torch.full((bucket.tokens,), context - 1),
@@ -116,8 +145,8 @@ def _step(executor: Executor, bucket: Bucket, given: Mapping[str, torch.Tensor],
     generator = torch.Generator().manual_seed(seed)
     rows = bucket.logit_rows
     width = manifest.cache.blocks_per_sequence
-    # Block 0 belongs to nobody.
-    blocks = torch.randperm(executor.caches[0].shape[0] - 1, generator=generator)[: bucket.sequences * width] + 1
+    # Block 0 belongs to nobody. A cache for more sequences than run has its last blocks unused.
+    blocks = torch.randperm(bucket.sequences * width, generator=generator) + 1
     values = {
         "tokens": torch.randint(manifest.model.vocabulary, (bucket.tokens,), generator=generator),
         "block_table": blocks.view(bucket.sequences, width),

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from lamella.checkpoints import TensorSource
 from lamella.errors import ConfigError, LamellaError, nearest
 from lamella.frontends import ModelConfig
-from lamella.semantics import DTYPES
 from lamella.semantics.rope import rope_table
 
 MODES: dict[str, str | None] = {
@@ -60,12 +59,17 @@ class PeerModel(nn.Module):
         self.layers = nn.ModuleList(Layer(load, f"layers.{i}") for i in range(config.layers))
         self.final_norm = _frozen(load("final_norm"))
         self.head = self.embed if config.tied else _frozen(load("lm_head"))
+        self.resize(batch, length)
+
+    def resize(self, batch: int, length: int) -> None:
+        """Other caches, for so many sequences of so many tokens."""
+        config, device, dtype = self.config, self.embed.device, self.embed.dtype
         table = rope_table(length=length, rotary_dim=config.rotary, theta=config.rope_theta, scaling=config.rope_scaling)
         self.register_buffer("table", table.to(device))
         self.register_buffer("places", torch.arange(length, device=device))
         shape = (batch, config.kv_heads, length, config.head_dim)
         for i in range(2 * config.layers):
-            self.register_buffer(f"cache{i}", torch.zeros(shape, dtype=DTYPES[dtype], device=device))
+            self.register_buffer(f"cache{i}", torch.zeros(shape, dtype=dtype, device=device))
 
     def fill_caches(self, seed: int) -> None:
         """Normal numbers everywhere."""

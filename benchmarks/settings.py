@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from lamella.runtime.executor import resolve
 
 @dataclass(frozen=True)
 class Settings:
-    """`dtype` as people type it: `auto`, `float32`, `float16`, `bfloat16`. `steps` launches make one of `repetitions` measurements."""
+    """`dtype` as people type it: `auto`, `float32`, `float16`, `bfloat16`. `steps` launches make one of `repetitions` measurements, or fewer
+    where all of them together would take longer than `seconds`.
+    """
 
     name: str
     config: Path
@@ -26,6 +29,7 @@ class Settings:
     steps: int = 50
     repetitions: int = 5
     output: Path | None = None
+    seconds: float = math.inf
 
     def facts(self, config: ModelConfig, dtype: str, **shape: int) -> Mapping[str, Any]:
         """For the report: the model's sizes, its element type and the shape of the step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import median
 
 from benchmarks.hugging_face import generate_milliseconds, transformers_model
@@ -15,10 +15,11 @@ from benchmarks.results import Report, compare, timed
 from benchmarks.settings import Settings
 from benchmarks.timing import Timing, a_step, matmul_rate, measure, read_bandwidth, release
 from benchmarks.traffic import step_flops, step_traffic
+from lamella import api
 from lamella.errors import LamellaError
 from lamella.frontends import LoadedModel, open_model
 from lamella.program import Shape
-from lamella.runtime.manifest import Manifest
+from lamella.runtime.manifest import Bucket
 from lamella.semantics import DTYPES
 
 COLUMNS = ("name", "ms", "spread", "ratio", "bound_share", "compile_seconds")
@@ -38,149 +39,207 @@ def decode(
 
     Beside the model as it is, those of `quantize`; and where `steps_per_replay` is more than 1, graphs of so many steps.
     """
-    plans = _plans(peers, "explicit")
+    plans(peers, "explicit")
     opened = open_model(settings.config, random_weights=0)
-    facts = {"config": settings.name, "shape": {"batch": batch, "context": context, "max_context": max_context}}
-    report = Report("decode", settings.device, facts, settings.output)
+    report = decode_report(settings, batch, context, max_context)
     report.note(read_bandwidth=read_bandwidth(settings.device))
     release()
-    launches = settings.steps
-    manifest = _lamella_decode(report, settings, batch, context, max_context)
-    release()
+
+    def row(kind: str = "none", steps: int = 1) -> None:
+        with cold_compilation():
+            model = load(
+                settings.config,
+                [Shape.decode(batch)],
+                device=settings.device,
+                dtype=settings.dtype,
+                max_context=max_context,
+                sequences=batch,
+                quantize=kind,
+                steps_per_replay=steps,
+            )
+        decode_row(report, settings, model, model.executor.manifest.buckets[0], context, kind=kind, steps=steps)
+        del model
+        release()
+
+    row()
     if steps_per_replay > 1:
-        _lamella_decode(report, settings, batch, context, max_context, steps=steps_per_replay)
-        release()
+        row(steps=steps_per_replay)
     for kind in quantize:
-        _lamella_decode(report, settings, batch, context, max_context, kind=kind)
-        release()
-    bucket = manifest.buckets[0]
+        row(kind)
+    decode_peers(report, settings, opened, peers)
+    print_decode(report)
+    return report
+
+
+def decode_report(settings: Settings, batch: int, context: int, max_context: int) -> Report:
+    """An empty one. It lacks `read_bandwidth`, which rows are compared to."""
+    facts = {"config": settings.name, "shape": {"batch": batch, "context": context, "max_context": max_context}}
+    return Report("decode", settings.device, facts, settings.output)
+
+
+def decode_row(
+    report: Report, settings: Settings, model: api.Model, bucket: Bucket, context: int, *, kind: str = "none", steps: int = 1
+) -> None:
+    """A row of Lamella: `lamella`, `lamella int4` (weights of that kind), `lamella, 8 steps a graph`. The plain one gives the report its bound."""
+    manifest = model.executor.manifest
+    report.note(**settings.facts(model.opened.config, manifest.dtype, **report.facts["shape"]))
+    launches = max(1, settings.steps // steps)
+    step = decode_step(model, context, (launches + 1) * steps, steps=steps, bucket=bucket)
+    timing = measure(step, settings.device, launches=launches, repetitions=settings.repetitions, reset=step.reset, seconds=settings.seconds)
     # The mean context of the launches that count, of which one that does not is the first.
-    traffic = step_traffic(manifest, bucket, context + (launches + 1) / 2)
+    traffic = step_traffic(manifest, bucket, context + (timing.launches * steps + 1) / 2)
     floor = traffic.total * 1e3 / report.facts["read_bandwidth"]
-    report.note(bound="read bandwidth", bytes={**asdict(traffic), "total": traffic.total}, floor_ms=floor)
+    plain = kind == "none" and steps == 1
+    if plain:
+        report.note(bound="read bandwidth", bytes={**asdict(traffic), "total": traffic.total}, floor_ms=floor)
+        report.note(achieved_bandwidth=traffic.total * 1e3 / timing.milliseconds)
+    name = "lamella" if kind == "none" else f"lamella {kind}"
+    report.add(
+        name=name if steps == 1 else f"{name}, {steps} steps a graph",
+        **timed(a_step(timing, steps)),
+        compile_seconds=model.seconds.get("compile"),
+        kernel_launches=len(bucket.launches),
+        **({} if kind == "none" else {"floor_ms": floor}),
+    )
+    compare(report)
+
+
+def decode_peers(report: Report, settings: Settings, opened: LoadedModel, peers: Sequence[str], pool: PeerPool | None = None) -> None:
+    """Rows of the peers, each compared to Lamella's as soon as it is there."""
+    shape, dtype = report.facts["shape"], report.facts["dtype"]
 
     def step(model: PeerModel, attention: str) -> PeerStep:
-        return PeerStep.decode(model, context, attention)
+        return PeerStep.decode(model, shape["context"], attention)
 
-    _torch_peers(report, settings, opened, manifest.dtype, plans, batch, max_context, step)
-    if "hf-generate" in peers:
-        _generate(report, settings, opened, manifest.dtype, batch, context)
-    compare(report)
-    ours = next((r for r in report.rows if r["name"] == "lamella" and "ms" in r), None)
-    if ours:
-        report.note(achieved_bandwidth=traffic.total * 1e3 / ours["ms"])
-    report.table(
-        COLUMNS, f"decode: {settings.name}, {manifest.dtype}, batch {batch}, context {context} of {max_context}, {_device(report)}"
+    torch_peers(
+        report, settings, plans(peers, "explicit"), pool or PeerPool(opened, dtype, settings), shape["batch"], shape["max_context"], step
     )
+    if "hf-generate" in peers:
+        _generate(report, settings, opened, dtype, shape["batch"], shape["context"])
+    compare(report)
+
+
+def print_decode(report: Report) -> None:
+    """The table and the bound."""
+    facts = report.facts
+    shape, traffic = facts["shape"], facts["bytes"]
+    where = f"batch {shape['batch']}, context {shape['context']} of {shape['max_context']}"
+    report.table(COLUMNS, f"decode: {facts['config']}, {facts['dtype']}, {where}, {facts['device']}")
     print(
-        f"read bandwidth {report.facts['read_bandwidth'] / 1e12:.3f} TB/s; a step moves {traffic.total / 1e9:.3f} GB"
-        f" (weights {traffic.weights / 1e9:.3f}, cache {traffic.cache / 1e9:.3f}, logits {traffic.logits / 1e9:.4f}): floor {floor:.4g} ms"
+        f"read bandwidth {facts['read_bandwidth'] / 1e12:.3f} TB/s; a step moves {traffic['total'] / 1e9:.3f} GB"
+        f" (weights {traffic['weights'] / 1e9:.3f}, cache {traffic['cache'] / 1e9:.3f}, logits {traffic['logits'] / 1e9:.4f}):"
+        f" floor {facts['floor_ms']:.4g} ms"
     )
     _print_ratio(report)
-    return report
 
 
 def prefill(settings: Settings, *, tokens: int, max_context: int, peers: Sequence[str]) -> Report:
     """Milliseconds of a fresh prompt of `tokens` tokens. Raises LamellaError."""
-    if "hf-generate" in peers:
-        raise LamellaError("hf-generate is a peer of decode alone")
-    plans = _plans(peers, "sdpa")
+    plans(peers, "sdpa", decoding=False)
     opened = open_model(settings.config, random_weights=0)
-    facts = {"config": settings.name, "shape": {"tokens": tokens, "max_context": max_context}}
-    report = Report("prefill", settings.device, facts, settings.output)
-    manifest = _lamella_prefill(report, settings, tokens, max_context)
+    report = prefill_report(settings, tokens, max_context)
+    with cold_compilation():
+        model = load(settings.config, [Shape.prefill(tokens)], device=settings.device, dtype=settings.dtype, max_context=max_context)
+    report.note(matmul_rate=matmul_rate(settings.device, DTYPES[model.executor.manifest.dtype]))
     release()
-    report.note(matmul_rate=matmul_rate(settings.device, DTYPES[manifest.dtype]))
+    prefill_row(report, settings, model, model.executor.manifest.buckets[0])
+    del model
     release()
-    flops = step_flops(manifest, manifest.buckets[0])
-    floor = flops * 1e3 / report.facts["matmul_rate"]
-    report.note(bound="matmul rate", flops=flops, floor_ms=floor)
-
-    def step(model: PeerModel, attention: str) -> PeerStep:
-        return PeerStep.prefill(model, tokens)
-
-    _torch_peers(report, settings, opened, manifest.dtype, plans, 1, max_context, step)
-    compare(report)
-    report.table(COLUMNS, f"prefill: {settings.name}, {manifest.dtype}, {tokens} tokens, {_device(report)}")
-    print(f"matmul {report.facts['matmul_rate'] / 1e12:.1f} TFLOP/s; a prompt takes {flops / 1e12:.3f} TFLOP: floor {floor:.4g} ms")
-    _print_ratio(report)
+    prefill_peers(report, settings, opened, peers)
+    print_prefill(report)
     return report
 
 
-def _lamella_decode(
-    report: Report, settings: Settings, batch: int, context: int, max_context: int, *, kind: str = "none", steps: int = 1
-) -> Manifest:
-    """A row of Lamella: `lamella`, `lamella int4` (weights of that kind), `lamella, 8 steps a graph`."""
-    with cold_compilation():
-        model = load(
-            settings.config,
-            [Shape.decode(batch)],
-            device=settings.device,
-            dtype=settings.dtype,
-            max_context=max_context,
-            sequences=batch,
-            quantize=kind,
-            steps_per_replay=steps,
-        )
+def prefill_report(settings: Settings, tokens: int, max_context: int) -> Report:
+    """An empty one. It lacks `matmul_rate`, which rows are compared to."""
+    facts = {"config": settings.name, "shape": {"tokens": tokens, "max_context": max_context}}
+    return Report("prefill", settings.device, facts, settings.output)
+
+
+def prefill_row(report: Report, settings: Settings, model: api.Model, bucket: Bucket) -> None:
+    """The row of Lamella, and the bound."""
     manifest = model.executor.manifest
     report.note(**settings.facts(model.opened.config, manifest.dtype, **report.facts["shape"]))
-    launches = max(1, settings.steps // steps)
-    step = decode_step(model, context, (launches + 1) * steps, steps=steps)
-    timing = measure(step, settings.device, launches=launches, repetitions=settings.repetitions, reset=step.reset)
-    bucket = manifest.buckets[0]
-    name = "lamella" if kind == "none" else f"lamella {kind}"
-    row = report.add(
-        name=name if steps == 1 else f"{name}, {steps} steps a graph",
-        **timed(a_step(timing, steps)),
-        compile_seconds=model.seconds["compile"],
-        kernel_launches=len(bucket.launches),
+    step = prefill_step(model, bucket)
+    timing = measure(step, settings.device, launches=settings.steps, repetitions=settings.repetitions, seconds=settings.seconds)
+    flops = step_flops(manifest, bucket)
+    report.note(bound="matmul rate", flops=flops, floor_ms=flops * 1e3 / report.facts["matmul_rate"])
+    report.add(name="lamella", **timed(timing), compile_seconds=model.seconds.get("compile"), kernel_launches=len(bucket.launches))
+    compare(report)
+
+
+def prefill_peers(report: Report, settings: Settings, opened: LoadedModel, peers: Sequence[str], pool: PeerPool | None = None) -> None:
+    """Rows of the peers, each compared to Lamella's as soon as it is there."""
+    shape, dtype = report.facts["shape"], report.facts["dtype"]
+
+    def step(model: PeerModel, attention: str) -> PeerStep:
+        return PeerStep.prefill(model, shape["tokens"])
+
+    chosen = plans(peers, "sdpa", decoding=False)
+    torch_peers(report, settings, chosen, pool or PeerPool(opened, dtype, settings), 1, shape["max_context"], step)
+    compare(report)
+
+
+def print_prefill(report: Report) -> None:
+    """The table and the bound."""
+    facts = report.facts
+    report.table(COLUMNS, f"prefill: {facts['config']}, {facts['dtype']}, {facts['shape']['tokens']} tokens, {facts['device']}")
+    print(
+        f"matmul {facts['matmul_rate'] / 1e12:.1f} TFLOP/s; a prompt takes {facts['flops'] / 1e12:.3f} TFLOP: floor {facts['floor_ms']:.4g} ms"
     )
-    if kind != "none":
-        row["floor_ms"] = step_traffic(manifest, bucket, context + (launches + 1) / 2).total * 1e3 / report.facts["read_bandwidth"]
-    return manifest
+    _print_ratio(report)
 
 
-def _lamella_prefill(report: Report, settings: Settings, tokens: int, max_context: int) -> Manifest:
-    with cold_compilation():
-        model = load(settings.config, [Shape.prefill(tokens)], device=settings.device, dtype=settings.dtype, max_context=max_context)
-    manifest = model.executor.manifest
-    report.note(**settings.facts(model.opened.config, manifest.dtype, **report.facts["shape"]))
-    step = prefill_step(model, manifest.buckets[0])
-    timing = measure(step, settings.device, launches=settings.steps, repetitions=settings.repetitions)
-    kernels = len(manifest.buckets[0].launches)
-    report.add(name="lamella", **timed(timing), compile_seconds=model.seconds["compile"], kernel_launches=kernels)
-    return manifest
-
-
-def _plans(peers: Sequence[str], attention: str) -> list[tuple[str, str, str]]:
-    """(name, peer, attention) of the peers in plain PyTorch. Raises LamellaError for one that does not exist."""
+def plans(peers: Sequence[str], attention: str, *, decoding: bool = True) -> list[tuple[str, str, str]]:
+    """(name, peer, attention) of the peers in plain PyTorch. Raises LamellaError for one that does not exist, or not for prefill."""
+    if "hf-generate" in peers and not decoding:
+        raise LamellaError("hf-generate is a peer of decode alone")
     return [(name, *parse_peer(name, attention)) for name in peers if name not in ("none", "hf-generate")]
 
 
-def _torch_peers(
+@dataclass
+class PeerPool:
+    """The peers' model, loaded when it is first asked for, for one batch and length after the other."""
+
+    opened: LoadedModel
+    dtype: str
+    settings: Settings
+    model: PeerModel | None = None
+
+    def of(self, batch: int, length: int) -> PeerModel:
+        """The model with caches for so many sequences of so many tokens."""
+        if self.model is None:
+            where = self.settings.device
+            self.model = PeerModel(self.opened.config, self.opened.source, dtype=self.dtype, device=where, batch=batch, length=length)
+        else:
+            self.model.resize(batch, length)
+        return self.model
+
+
+def torch_peers(
     report: Report,
     settings: Settings,
-    opened: LoadedModel,
-    dtype: str,
-    plans: Sequence[tuple[str, str, str]],
+    chosen: Sequence[tuple[str, str, str]],
+    pool: PeerPool,
     batch: int,
     length: int,
     step_of: Callable[[PeerModel, str], PeerStep],
 ) -> None:
-    """One row a peer, all on one copy of the weights; a peer that fails leaves its error and the next one's turn."""
-    if not plans:
-        return
-    model: PeerModel | None = None
-    for name, peer, attention in plans:
+    """One row a peer; a peer that fails leaves its error and the next one's turn."""
+    for name, peer, attention in chosen:
         with _recorded(report, name):
-            model = model or PeerModel(opened.config, opened.source, dtype=dtype, device=settings.device, batch=batch, length=length)
-            step = step_of(model, attention)
+            step = step_of(pool.of(batch, length), attention)
             with ready(step, peer) as (run, seconds):
-                timing = measure(run, settings.device, launches=settings.steps, repetitions=settings.repetitions, reset=step.reset)
+                timing = measure(
+                    run,
+                    settings.device,
+                    launches=settings.steps,
+                    repetitions=settings.repetitions,
+                    reset=step.reset,
+                    seconds=settings.seconds,
+                )
             report.add(name=name, **timed(timing), compile_seconds=seconds or None, attention=step.attention)
         release()
-    del model
-    release()
 
 
 def _generate(report: Report, settings: Settings, opened: LoadedModel, dtype: str, batch: int, context: int) -> None:
@@ -200,10 +259,6 @@ def _recorded(report: Report, name: str):
     except Exception as error:  # whatever a peer dies of, the others are still worth measuring
         text = f"{type(error).__name__}: {error}".strip()
         report.add(name=name, error=text.splitlines()[0][:300], detail=text[:2000])
-
-
-def _device(report: Report) -> str:
-    return report.facts["device"]
 
 
 def _print_ratio(report: Report) -> None:

@@ -15,7 +15,11 @@ from benchmarks.lamella_runner import cold_compilation, load
 from benchmarks.results import Report
 from benchmarks.settings import Settings
 from benchmarks.timing import WARM_UP, release
+from lamella import api
+from lamella.frontends import LoadedModel
+from lamella.passes.device import device
 from lamella.program import Shape
+from lamella.runtime.executor import MemoryExecutor
 from lamella.runtime.generate import Session
 from lamella.semantics import DTYPES
 from lamella.tools.costs import pools
@@ -25,57 +29,90 @@ COLUMNS = ("name", "tokens", "ms", "ms_low", "ms_high", "ratio", "error")
 
 def start(settings: Settings, *, tokens: Sequence[int], max_context: int, peers: Sequence[str]) -> Report:
     """Milliseconds from a prompt of so many token ids to the first new id on the host, of a model that is loaded and warm; of its peer
-    `hf-generate` too. Before that, what loading took, of time (Triton's cache being empty) and of the device's memory (the driver's figure, which counts what other
-    processes take meanwhile). Raises LamellaError.
+    `hf-generate` too. Before that, what loading took, of time (Triton's cache being empty) and of the device's memory. Raises LamellaError.
     """
     longest = max(max_context, *(n + 1 for n in tokens))
-    report = Report("start", settings.device, {"config": settings.name}, settings.output)
-    on_gpu = settings.device.type == "cuda"
-    release()
-    before = _free(settings.device)
+    report = start_report(settings)
+    shapes = [Shape.decode(), *(Shape.prefill(n) for n in tokens)]
+    before = free(settings.device)
     with cold_compilation():
-        model = load(
-            settings.config,
-            [Shape.decode(), *(Shape.prefill(n) for n in tokens)],
-            device=settings.device,
-            dtype=settings.dtype,
-            max_context=longest,
-        )
-    manifest = model.executor.manifest
-    report.note(**settings.facts(model.opened.config, manifest.dtype, max_context=longest))
-    prompts = {n: torch.randint(manifest.model.vocabulary, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in tokens}
-    for count, ids in prompts.items():
-        _add(report, settings, "lamella", count, partial(_first, model.session, ids))
-    predicted = pools(manifest, manifest.cache.blocks_per_sequence * manifest.cache.block)
-    memory = {"pools": predicted, "predicted_bytes": sum(predicted.values())}
-    if on_gpu:
-        memory |= {
-            "driver_bytes": before - _free(settings.device),
-            "allocated_peak_bytes": torch.cuda.max_memory_allocated(settings.device),
-        }
-    report.note(load_seconds=dict(model.seconds), memory=memory)
+        model = load(settings.config, shapes, device=settings.device, dtype=settings.dtype, max_context=longest)
+    start_rows(report, settings, model, tokens, before)
     opened = model.opened
     del model
     release()
     if "hf-generate" in peers:
-        peer = transformers_model(opened.config, opened.source, DTYPES[manifest.dtype], settings.device, weights=manifest.dtype)
-        for count, ids in prompts.items():
-            given = torch.tensor([ids], device=settings.device)
-            mask = torch.ones_like(given)
-
-            def first(given: torch.Tensor = given, mask: torch.Tensor = mask) -> int:
-                made = peer.generate(given, attention_mask=mask, max_new_tokens=1, min_new_tokens=1, do_sample=False)
-                return int(made[0, -1])
-
-            _add(report, settings, "hf-generate", count, first)
-        del peer
-        release()
-    for row in report.rows:
-        ours = next(r for r in report.rows if r["name"] == "lamella" and r["tokens"] == row["tokens"])
-        row["ratio"] = row["ms"] / ours["ms"]
+        start_peer(report, settings, opened)
     report.save()
-    report.table(COLUMNS, f"first token: {settings.name}, {manifest.dtype}, {report.facts['device']}")
+    report.table(COLUMNS, f"first token: {settings.name}, {report.facts['dtype']}, {report.facts['device']}")
     return report
+
+
+def start_report(settings: Settings) -> Report:
+    """An empty one."""
+    return Report("start", settings.device, {"config": settings.name}, settings.output)
+
+
+def start_rows(report: Report, settings: Settings, model: api.Model, tokens: Sequence[int], before: int) -> None:
+    """Rows of Lamella, and the memory taken since `before` bytes were `free` (the driver's figure, which counts what other processes take
+    meanwhile), beside what the report predicts, and weights and cache alone.
+    """
+    executor = model.executor
+    assert isinstance(executor, MemoryExecutor)
+    manifest = executor.manifest
+    report.note(**settings.facts(model.opened.config, manifest.dtype, max_context=manifest.max_context))
+    for count in tokens:
+        _add(report, settings, "lamella", count, partial(_first, model.session, prompt(manifest.model.vocabulary, count)))
+    cache_tokens = (executor.caches[0].shape[0] - 1) * manifest.cache.block
+    on_gpu = settings.device.type == "cuda"
+    predicted = pools(manifest, cache_tokens, *(graphs_and_library(manifest.target) if on_gpu else ()))
+    memory = {
+        "cache_tokens": cache_tokens,
+        "pools": predicted,
+        "predicted_bytes": sum(predicted.values()),
+        "weights_and_cache_bytes": predicted["weights"] + predicted["cache"],
+    }
+    if on_gpu:
+        memory |= {"allocated_peak_bytes": torch.cuda.max_memory_allocated(settings.device)}
+        taken = before - free(settings.device)
+        # What is beside weights and cache, and how much of them it is.
+        beside = taken - memory["weights_and_cache_bytes"]
+        memory |= {"driver_bytes": taken, "beside_bytes": beside, "beside_share": beside / memory["weights_and_cache_bytes"]}
+    report.note(load_seconds=dict(model.seconds), memory=memory)
+    _ratios(report)
+
+
+def graphs_and_library(target: str) -> tuple[int, int]:
+    """What the driver takes for graphs, and a library of matrix products for its workspaces."""
+    found = device(target)
+    return found.graph_bytes, found.library_bytes
+
+
+def start_peer(report: Report, settings: Settings, opened: LoadedModel) -> None:
+    """Rows of transformers' generate."""
+    dtype = report.facts["dtype"]
+    peer = transformers_model(opened.config, opened.source, DTYPES[dtype], settings.device, weights=dtype)
+    for count in [row["tokens"] for row in report.rows if row["name"] == "lamella"]:
+        given = torch.tensor([prompt(opened.config.vocabulary, count)], device=settings.device)
+        mask = torch.ones_like(given)
+
+        def first(given: torch.Tensor = given, mask: torch.Tensor = mask) -> int:
+            made = peer.generate(given, attention_mask=mask, max_new_tokens=1, min_new_tokens=1, do_sample=False)
+            return int(made[0, -1])
+
+        _add(report, settings, "hf-generate", count, first)
+    _ratios(report)
+
+
+def prompt(vocabulary: int, count: int) -> list[int]:
+    """Random ids, the same for the same count."""
+    return torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(count)).tolist()
+
+
+def _ratios(report: Report) -> None:
+    ours = {row["tokens"]: row["ms"] for row in report.rows if row["name"] == "lamella"}
+    for row in report.rows:
+        row["ratio"] = row["ms"] / ours[row["tokens"]]
 
 
 def _first(session: Session, ids: Sequence[int]) -> int:
@@ -93,11 +130,12 @@ def _add(report: Report, settings: Settings, name: str, count: int, first: Calla
     report.add(name=name, tokens=count, ms=median(counted), ms_low=min(counted), ms_high=max(counted), repetitions=settings.repetitions)
 
 
-def _free(device: torch.device) -> int:
-    """Bytes that nobody has; 0 on a CPU."""
-    if device.type != "cuda":
+def free(where: torch.device) -> int:
+    """Bytes that nobody has, once there is a CUDA context; 0 on a CPU. From here on torch counts its peak anew."""
+    release()
+    if where.type != "cuda":
         return 0
-    torch.zeros(1, device=device)
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.mem_get_info(device)[0]
+    torch.zeros(1, device=where)
+    torch.cuda.synchronize(where)
+    torch.cuda.reset_peak_memory_stats(where)
+    return torch.cuda.mem_get_info(where)[0]

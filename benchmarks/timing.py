@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -48,16 +49,22 @@ def measure(
     launches: int,
     repetitions: int,
     reset: Callable[[], object] | None = None,
+    seconds: float = math.inf,
 ) -> Timing:
-    """Times `step`, which on CUDA only queues work on the current stream. `reset` runs before each repetition.
+    """Times `step`, which on CUDA only queues work on the current stream. `reset` runs before each repetition. Fewer launches than
+    `launches`, but at least one, make a repetition where all of them would take longer than `seconds`.
 
     One launch that does not count goes first in each repetition, so that the clock starts on a busy device: `step` runs launches + 1 times
     between two resets.
     """
+    begin = reset or (lambda: None)
+    if seconds < math.inf:
+        begin()
+        once = _repetition(step, device, 1)
+        launches = max(1, min(launches, int(seconds * 1e3 / (once * (WARM_UP + repetitions))) - 1))
     times: list[float] = []
     for _ in range(WARM_UP + repetitions):
-        if reset is not None:
-            reset()
+        begin()
         times.append(_repetition(step, device, launches))
     counted = times[WARM_UP:]
     return Timing(median(counted), min(counted), max(counted), launches, repetitions)

@@ -39,6 +39,11 @@ def launch_traffic(manifest: Manifest, bucket: Bucket, launch: Launch, context: 
     return float(launch_cost(manifest, bucket, launch, context).bytes)
 
 
+def launch_flops(manifest: Manifest, bucket: Bucket, launch: Launch, context: float) -> float:
+    """Floating-point operations of the matrix products of one launch."""
+    return float(sum(launch_cost(manifest, bucket, launch, context).flops.values()))
+
+
 def ref_bytes(manifest: Manifest, bucket: Bucket, ref: Ref) -> int:
     """Bytes of all a reference names; no cache."""
     return size_of(operand(manifest, bucket, ref))

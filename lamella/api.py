@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +28,8 @@ DTYPES: Mapping[str, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf
 """Names of element types as people type them, and as the IR has them."""
 QUANTIZATIONS = ("none", "int8", "int4", "fp8", "keep")
 """What `quantize` may be: weights as floats, quantized when they are loaded, or packed as a GGUF file has them."""
+KV_CACHES = ("auto", "fp8")
+"""What `kv_cache` may be: keys and values in the element type of activations, or as float8 with a scale for each head of each."""
 DEFAULT_CONTEXT = 4096
 PREFILL_BUCKETS = (16, 128, 512)
 """Tokens of the prefill buckets of `load`; longer prompts run in chunks."""
@@ -220,11 +222,19 @@ def context_of(opened: LoadedModel, max_context: int | None) -> int:
     return max_context
 
 
-def quantized(opened: LoadedModel, quantize: str, pass_options: PassOptions | None) -> tuple[LoadedModel, PassOptions | None]:
-    """Model and pass options for one of QUANTIZATIONS; options of `quantize-weights` that are given count more. Raises DtypeError."""
+def quantized(
+    opened: LoadedModel, quantize: str, pass_options: PassOptions | None, head: str | None = None
+) -> tuple[LoadedModel, PassOptions | None]:
+    """Model and pass options for one of QUANTIZATIONS, and the kind of the head (None: int8); options of `quantize-weights` that are given
+    count more. Raises DtypeError.
+    """
     if quantize not in QUANTIZATIONS:
         remedy = nearest(quantize, QUANTIZATIONS)
         raise DtypeError("unsupported quantization", expected=", ".join(QUANTIZATIONS), got=quantize, remedy=remedy)
+    if quantize in ("keep", "none") and head is not None:
+        raise DtypeError(
+            "the head alone is quantized with --set quantize-weights.head", expected="quantize as well", got=f"quantize_head={head}"
+        )
     if quantize == "keep":
         return keep_packed(opened), pass_options
     if quantize == "none":
@@ -239,8 +249,19 @@ def quantized(opened: LoadedModel, quantize: str, pass_options: PassOptions | No
         )
     given = dict(pass_options or {})
     # Eight bits cost the head next to nothing, and it is read whole for every token; four would show in the logits.
-    given["quantize-weights"] = {"kind": quantize, "head": "int8", **given.get("quantize-weights", {})}
+    given["quantize-weights"] = {"kind": quantize, "head": head or "int8", **given.get("quantize-weights", {})}
     return opened, given
+
+
+def cached_as(opened: LoadedModel, kv_cache: str) -> LoadedModel:
+    """The model with a cache of one of KV_CACHES. Raises DtypeError."""
+    if kv_cache not in KV_CACHES:
+        raise DtypeError("unsupported cache", expected=" or ".join(KV_CACHES), got=kv_cache, remedy=nearest(kv_cache, KV_CACHES))
+    if kv_cache == "auto":
+        return opened
+    if not opened.config.causal:
+        raise DtypeError("an encoder keeps nothing in its cache", where=str(opened.path), expected="kv_cache auto", got=kv_cache)
+    return replace(opened, config=replace(opened.config, kv_cache="f8"))
 
 
 def load(
@@ -249,6 +270,8 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     quantize: str = "none",
+    quantize_head: str | None = None,
+    kv_cache: str = "auto",
     executor: str = "auto",
     random_weights: int | None = None,
     max_context: int | None = None,
@@ -259,6 +282,7 @@ def load(
     weight_cache: str | Path | None = None,
     pass_options: PassOptions | None = None,
     max_arena: int = 0,
+    library: str = "auto",
     steps_per_replay: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     kernel_progress: Callable[[int, int, str], None] | None = None,
@@ -267,12 +291,15 @@ def load(
 
     `model`: a Hugging Face directory, a .gguf file, or (with `random_weights`, a seed) a config.json; or what `open_model` made of one.
     `quantize`: `int8`, `int4` or `fp8` quantizes the weights of linears when they are loaded, `keep` leaves blocks of a GGUF file packed.
+    `quantize_head` is the kind of the linear that makes the logits, and of embeddings tied to it: also `none`, or `same`; None: int8.
+    `kv_cache` `fp8` stores keys and values as float8, each head of a token with a scale, in little more than half the memory of bfloat16.
     `executor` and `device`: `auto` takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
     None: one-token decode and PREFILL_BUCKETS, for an encoder TEXT_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
     folder in which transformed weights wait for the next time; None: they are made each time.
     `pass_options` sets options of passes, `{"fuse-regions": {"max-depth": 2}}`. `max_arena` is the most bytes
     that activations of a step may take (0: any number): longer prefill then runs in smaller chunks. `steps_per_replay` is how many decode
-    steps run as one graph where nobody waits for each token; None: STEPS_PER_REPLAY on a GPU, where that saves time, else one. `progress(done, total, weight)` is called as weights load,
+    steps run as one graph where nobody waits for each token; None: STEPS_PER_REPLAY on a GPU, where that saves time, else one. `library` says
+    whether cuBLAS computes linears of many tokens: `auto` where the cost model finds it faster, `on`, `off`. `progress(done, total, weight)` is called as weights load,
     `kernel_progress(done, total, kernel)` as kernels that Triton's cache lacks compile. Raises LamellaError for everything a user can mend.
     """
     from lamella.runtime.embed import cache_tokens as texts_cache
@@ -284,7 +311,7 @@ def load(
     chosen, where = resolve(executor, device)
     steps = step_count(steps_per_replay, STEPS_PER_REPLAY if chosen == "cuda" else 1)
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
-    opened, pass_options = quantized(opened, quantize, pass_options)
+    opened, pass_options = quantized(cached_as(opened, kv_cache), quantize, pass_options, quantize_head)
     cache = None if weight_cache is None else WeightCache(weight_cache, opened.source.fingerprint())
     start = perf_counter()
     context = context_of(opened, max_context)
@@ -300,6 +327,7 @@ def load(
         kernels=chosen != "reference",
         pass_options=pass_options,
         max_arena=max_arena,
+        library=library,
     )
     assert program.manifest is not None
     compiled = perf_counter()
@@ -326,6 +354,8 @@ def compile(
     arch: str | None = None,
     dtype: str = "auto",
     quantize: str = "none",
+    quantize_head: str | None = None,
+    kv_cache: str = "auto",
     buckets: Sequence[Shape | int] | None = None,
     until: str | None = None,
     max_context: int | None = None,
@@ -335,17 +365,18 @@ def compile(
     pass_options: PassOptions | None = None,
     skip: Collection[str] = (),
     max_arena: int = 0,
+    library: str = "auto",
     fit_registers: bool = False,
 ) -> Program:
     """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
-    `quantize` is as for `load`.
+    `quantize`, `quantize_head` and `kv_cache` are as for `load`.
 
-    `until` names the last stage; IR of every stage is kept. `skip` names passes that do not run. `max_arena` bounds the bytes of each bucket's arena (0: any size): a bucket
+    `until` names the last stage; IR of every stage is kept. `skip` names passes that do not run. `library`: as for `load`. `max_arena` bounds the bytes of each bucket's arena (0: any size): a bucket
     of one sequence that needs more becomes a smaller one, whose chunks do the same work. With `fit_registers` the kernels are compiled for `arch`, which needs Triton but no GPU: regions of those that spill get smaller
     schedules, or are taken apart, and the ledger says so. Raises LamellaError.
     """
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
-    opened, pass_options = quantized(opened, quantize, pass_options)
+    opened, pass_options = quantized(cached_as(opened, kv_cache), quantize, pass_options, quantize_head)
     context = context_of(opened, max_context)
     usual = COMPILE_BUCKETS if opened.config.causal else TEXT_BUCKETS[-2:-1]
     compiled = partial(
@@ -361,6 +392,7 @@ def compile(
         pass_options=pass_options,
         skip=skip,
         max_arena=max_arena,
+        library=library,
     )
     if not fit_registers:
         return compiled()
@@ -376,14 +408,17 @@ def decide_fusion(
     arch: str | None = None,
     dtype: str = "auto",
     quantize: str = "none",
+    quantize_head: str | None = None,
+    kv_cache: str = "auto",
     bucket: Shape | int = 1,
     max_context: int | None = None,
     random_weights: int | None = None,
     pass_options: PassOptions | None = None,
+    library: str = "auto",
 ) -> Fusion:
     """The groups of ops that become the regions of one bucket, with the record of why; `passes/fusion_questions.py` asks them. Raises LamellaError."""
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
-    opened, pass_options = quantized(opened, quantize, pass_options)
+    opened, pass_options = quantized(cached_as(opened, kv_cache), quantize, pass_options, quantize_head)
     return decide_program_fusion(
         opened.config,
         *shapes_of(opened, [bucket], context_of(opened, max_context)),
@@ -391,10 +426,12 @@ def decide_fusion(
         max_context=context_of(opened, max_context),
         arch=arch,
         pass_options=pass_options,
+        library=library,
     )
 
 
 __all__ = [
+    "KV_CACHES",
     "QUANTIZATIONS",
     "Generation",
     "LoadedModel",
@@ -402,6 +439,7 @@ __all__ = [
     "Program",
     "Shape",
     "Survey",
+    "cached_as",
     "compile",
     "decide_fusion",
     "encode",

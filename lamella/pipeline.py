@@ -49,6 +49,8 @@ class Options(ArgSpecConvertible):
     """Where measured schedules are: `auto` (those that come with Lamella, and the user's), a file, or `off`."""
     max_arena: int = 0
     """Most bytes the arena may have; 0: any number."""
+    library: str = "off"
+    """Whether a library of matrix products computes contractions of many tokens: `auto` (where the cost model says so), `on`, or `off`."""
 
 
 PassOptions: TypeAlias = "Mapping[str, Mapping[str, int | float | bool | str]]"
@@ -97,6 +99,7 @@ STAGES: tuple[Stage, ...] = (
             PassSpec("rope-table", ("length",), needed=True),
             PassSpec("propagate-layout"),
             PassSpec("quantize-weights"),
+            PassSpec("lay-scales"),
             PassSpec("fold-norm-scale"),
             PassSpec("fold-constants"),
             PassSpec("cse"),
@@ -114,6 +117,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "regions",
         (
+            PassSpec("choose-implementation", ("arch", "library")),
             PassSpec("commute-row-scale"),
             PassSpec("fuse-regions", ("arch",), needed=True),
             PassSpec("choose-schedule", ("arch", "tuning"), needed=True),

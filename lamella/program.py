@@ -209,13 +209,14 @@ def compile_model(
     skip: Collection[str] = (),
     max_arena: int = 0,
     bucket_options: Mapping[str, PassOptions] | None = None,
+    library: str = "auto",
 ) -> Program:
     """Compiles a model for some buckets. `dtype` is an element name (`bf16`); `arch` None stands for DEFAULT_ARCH.
 
     `kernels` False stops after the memory plan, which is all the reference executor needs; `pass_options` sets options of passes, such as
     `{"fuse-regions": {"max-depth": 2}}`; `bucket_options` those of one bucket, by its name, which count more;
-    `skip` names passes that do not run. No bucket gets an arena of more than `max_arena` bytes (0:
-    any size): one that needs more is replaced by a smaller bucket of one sequence, in which the runtime runs its steps as chunks, and the
+    `skip` names passes that do not run; `library` says whether cuBLAS may compute linears of many tokens (`auto`, `on`, `off`). No bucket
+    gets an arena of more than `max_arena` bytes (0: any size): one that needs more is replaced by a smaller bucket of one sequence, in which the runtime runs its steps as chunks, and the
     ledger says so. Raises PassError, IRError, and PlanError where no chunk is small enough.
     """
     if not config.causal and any(shape.advance for shape in shapes):
@@ -228,7 +229,7 @@ def compile_model(
     watch = _Stages(keep_ir)
     base = decoder.build(config, dtype=dtype, block=BLOCK)
     blocks = -(-max_context // BLOCK)
-    common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, tuning="auto", max_arena=max_arena)
+    common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, tuning="auto", max_arena=max_arena, library=library)
     run(base, common, until="model", instruments=(watch,), pass_options=pass_options)
     plans: list[ModuleOp] = []
     programs: list[ModuleOp] = []
@@ -295,6 +296,8 @@ def check_float8(manifest: Manifest, target: str) -> None:
     before = target.removeprefix("sm_").isdigit() and int(target.removeprefix("sm_")) < FLOAT8_SINCE
     if before and any(weight.dtype == "f8" for weight in manifest.weights.values()):
         raise DtypeError("weights are floats of eight bits", expected="sm_89 or newer", got=target, remedy="quantize to int8")
+    if before and manifest.cache.dtype == "f8":
+        raise DtypeError("the cache is of floats of eight bits", expected="sm_89 or newer", got=target, remedy="leave kv_cache at auto")
 
 
 @dataclass(frozen=True)
@@ -345,10 +348,11 @@ def decide_fusion(
     max_context: int,
     arch: str | None = None,
     pass_options: PassOptions | None = None,
+    library: str = "auto",
 ) -> Fusion:
     """The groups that `fuse-regions` makes of a bucket, before they become regions: they can be asked about any pair of ops."""
     blocks = -(-max_context // BLOCK)
-    options = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, **asdict(shape))
+    options = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, library=library, **asdict(shape))
     module = pipeline.run(decoder.build(config, dtype=dtype, block=BLOCK), options, until="tiles", pass_options=pass_options)
     extra = pass_options or {}
     for spec in next(stage.passes for stage in pipeline.STAGES if stage.name == "regions"):

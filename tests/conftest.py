@@ -1,4 +1,4 @@
-"""Chooses Triton's interpreter before any test imports Triton, keeps tests for `-m gpu` and `-m slow`, and finds the real models."""
+"""Chooses Triton's interpreter and the number of threads before any test imports Triton or torch, keeps tests for `-m gpu` and `-m slow`, and finds the real models."""
 
 import os
 from importlib.util import find_spec
@@ -16,6 +16,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Triton reads the variable when it is imported, so a process runs either interpreted or compiled kernels.
     if not _wants_gpu(config):
         os.environ["TRITON_INTERPRET"] = "1"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Each process has a core at best. With more threads, those of an operation would wait for a core that another process keeps busy.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,6 +38,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreter_remembers() -> None:
+    """Where kernels are interpreted, they are so in less time."""
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+        from tests.interpreter_memory import remember
+
+        remember()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.packed import PackedWeight, Packing, in_sequence, laid, made_in_bands, repeated
+from lamella.checkpoints.packed import PackedWeight, Packing, in_sequence, made_in_bands, repeated
 from lamella.checkpoints.quantized import WORDS, Format, Part, shared_group, words_of
 from lamella.checkpoints.safetensors import SafetensorsSource
 from lamella.checkpoints.source import StoredTensor, known
@@ -64,11 +64,10 @@ class AwqWeight(PackedWeight):
     def words(self, device: str) -> torch.Tensor:
         stored = self.source.stored(f"{self.name}.qweight")
 
-        def words(first: int, last: int) -> torch.Tensor:
-            found = stored[:, first // 8 : last // 8].to(device)
-            return laid(BITS, lambda i: outputs(found[i::8])).T
+        def numbers(first: int, last: int) -> torch.Tensor:
+            return outputs(stored[:, first // 8 : last // 8].to(device)).T
 
-        return made_in_bands(self.shape, BITS, device, words)
+        return made_in_bands(self.shape, self.packing, device, numbers)
 
     def scales(self, device: str) -> torch.Tensor:
         return self.repeated(self.source.stored(f"{self.name}.scales").to(device).T)

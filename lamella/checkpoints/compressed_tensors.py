@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, in_sequence, laid, made_in_bands, repeated
+from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, made_in_bands, repeated
 from lamella.checkpoints.quantized import WORDS, Format, Part, by_groups, shared_group, words_of
 from lamella.checkpoints.safetensors import SafetensorsSource
 from lamella.checkpoints.source import StoredTensor, known
@@ -167,19 +167,16 @@ class CompressedWeight(PackedWeight):
     def words(self, device: str) -> torch.Tensor:
         if self.scheme.storage == FLOATS:
             return self.stored("weight", device)
-        bits, per_word = int(self.packing.kind.removeprefix("int")), self.packing.per_word
+        bits = int(self.packing.kind.removeprefix("int"))
         stored = self.source.stored(f"{self.name}.{'weight_packed' if self.scheme.storage == PACKED else 'weight'}")
         order = self.columns().long().to(device) if self.packing.order else None
 
-        def words(first: int, last: int) -> torch.Tensor:
+        def numbers(first: int, last: int) -> torch.Tensor:
             found = stored[first:last].to(device)
-            if self.scheme.storage == PACKED and order is None:
-                return laid(bits, lambda i: in_sequence(found, bits, i))
             each = all_in_sequence(found, bits) if self.scheme.storage == PACKED else found.int() + (1 << (bits - 1))
-            each = each if order is None else each[:, order]
-            return laid(bits, lambda i: each[:, i::per_word])
+            return each if order is None else each[:, order]
 
-        return made_in_bands(self.shape, bits, device, words)
+        return made_in_bands(self.shape, self.packing, device, numbers)
 
     def scales(self, device: str) -> torch.Tensor:
         return self.repeated(self.stored("weight_scale", device))

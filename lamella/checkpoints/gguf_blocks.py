@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lamella.checkpoints.gguf import GgufSource
-from lamella.checkpoints.packed import PackedWeight, Packing, laid, made_in_bands
+from lamella.checkpoints.packed import PackedWeight, Packing, made_in_bands
 from lamella.checkpoints.source import TensorSource, known
 
 if TYPE_CHECKING:
@@ -49,13 +49,10 @@ class GgufWeight(PackedWeight):
         return stored[first:last].to(device)
 
     def words(self, device: str) -> torch.Tensor:
-        per_word = self.packing.per_word
+        def numbers(first: int, last: int) -> torch.Tensor:
+            return self.block.numbers(self.blocks(device, first, last)).flatten(1)
 
-        def words(first: int, last: int) -> torch.Tensor:
-            each = self.block.numbers(self.blocks(device, first, last)).flatten(1)
-            return laid(32 // per_word, lambda i: each[:, i::per_word].int())
-
-        return made_in_bands(self.shape, 32 // per_word, device, words)
+        return made_in_bands(self.shape, self.packing, device, numbers)
 
     def scales(self, device: str) -> torch.Tensor:
         return self.block.scales(self.blocks(device)).reshape(self.groups)

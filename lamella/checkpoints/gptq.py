@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, in_sequence, laid, made_in_bands, repeated
+from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, in_sequence, made_in_bands, repeated
 from lamella.checkpoints.quantized import WORDS, Format, Part, by_groups, shared_group, words_of
 from lamella.checkpoints.safetensors import SafetensorsSource
 from lamella.checkpoints.source import StoredTensor, known
@@ -91,17 +91,14 @@ class GptqWeight(PackedWeight):
         stored, bits = self.source.stored(f"{self.name}.qweight"), self.form.bits
         order = self.columns().long().to(device) if self.packing.order else None
 
-        def words(first: int, last: int) -> torch.Tensor:
+        def numbers(first: int, last: int) -> torch.Tensor:
             found = stored[:, first:last].to(device)
-            if order is None:
-                return laid(bits, lambda i: in_sequence(found, bits, i)).T
             each = torch.empty((self.shape[1], last - first), dtype=torch.uint8, device=device)
             for i in range(32 // bits):
                 each[i :: 32 // bits] = in_sequence(found, bits, i)
-            each = each[order]
-            return laid(bits, lambda i: each[i :: 32 // bits].int()).T
+            return (each if order is None else each[order]).T
 
-        return made_in_bands(self.shape, bits, device, words)
+        return made_in_bands(self.shape, self.packing, device, numbers)
 
     def zeros(self, device: str) -> torch.Tensor:
         """The zero points, i32 [rows, groups as stored]."""

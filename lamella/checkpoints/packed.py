@@ -97,7 +97,9 @@ class PackedWeight(ABC):
             if self.packing.kind in FLOATS:
                 grouped = words[first:last].float().unflatten(1, (scales.shape[1], -1))
             else:
-                grouped = unpacked(words[first:last], BITS[self.packing.kind]).float().unflatten(1, (scales.shape[1], -1))
+                grouped = (
+                    unpacked(words[first:last], BITS[self.packing.kind], self.packing.group).float().unflatten(1, (scales.shape[1], -1))
+                )
                 grouped -= 0 if mins is not None else 1 << (BITS[self.packing.kind] - 1)
             grouped *= scales[first:last, :, None]
             if mins is not None:
@@ -185,37 +187,45 @@ def in_bands(shape: tuple[int, int], band: Callable[[int, int], None]) -> None:
         band(first, min(first + step, shape[0]))
 
 
-def made_in_bands(shape: tuple[int, int], bits: int, device: str, words: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
-    """Words i32 [rows, columns·bits/32] of a weight, made band by band of rows."""
+def made_in_bands(weight: tuple[int, int], packing: Packing, device: str, numbers: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
+    """Words i32 [rows, columns·bits/32] of a weight of that shape; `numbers(first, last)` are those of some rows, whole and without sign."""
     import torch
 
-    made = torch.empty((shape[0], shape[1] * bits // 32), dtype=torch.int32, device=device)
+    bits = BITS[packing.kind]
+    made = torch.empty((weight[0], weight[1] * bits // 32), dtype=torch.int32, device=device)
 
     def band(first: int, last: int) -> None:
-        made[first:last] = words(first, last)
+        made[first:last] = laid(numbers(first, last), bits, packing.group)
 
-    in_bands(shape, band)
+    in_bands(weight, band)
     return made
 
 
-def laid(bits: int, number: Callable[[int], torch.Tensor]) -> torch.Tensor:
-    """Words i32 of numbers without sign: `number(i)` are number i of all words, i32. Neighbours lie half a word apart."""
-    words = number(0)
-    for i in range(1, 32 // bits):
-        words = words | number(i) << shift(i, bits)
-    return words
-
-
-def shift(number: int, bits: int) -> int:
-    """The lowest bit of a number of a word."""
-    return bits * (number // 2) + 16 * (number % 2)
-
-
-def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """words i32 [rows, W] as kernels read them -> numbers i32 [rows, W·32/bits]."""
+def laid(numbers: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """numbers [rows, columns] without sign -> words i32, as `#transformer.packing` lays them: signed bytes, or two halves of a byte, `half` columns apart."""
     import torch
 
-    return torch.stack([words >> shift(i, bits) & ((1 << bits) - 1) for i in range(32 // bits)], dim=-1).flatten(1)
+    signed = numbers.to(torch.uint8) ^ (1 << (bits - 1))
+    if bits == 4:
+        low, high = signed.unflatten(1, (-1, 2, half(group))).unbind(2)
+        signed = (low | high << 4).flatten(1)
+    return signed.contiguous().view(torch.int32)
+
+
+def half(group: int) -> int:
+    """Columns between the two numbers of four bits that share a byte: a power of two, at most 64, so that both are in one group."""
+    return min(64, (group & -group) // 2)
+
+
+def unpacked(words: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """words i32 [rows, W] as kernels read them -> numbers u8 [rows, W·32/bits], without sign."""
+    import torch
+
+    found = words.contiguous().view(torch.uint8) ^ (0x88 if bits == 4 else 0x80)
+    if bits == 8:
+        return found
+    found = found.unflatten(1, (-1, half(group)))
+    return torch.stack([found & 15, found >> 4], dim=2).flatten(1)
 
 
 def in_sequence(words: torch.Tensor, bits: int, number: int) -> torch.Tensor:

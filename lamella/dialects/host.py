@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -13,6 +14,7 @@ from xdsl.dialects.builtin import (
     MemRefType,
     StringAttr,
     SymbolRefAttr,
+    UnitAttr,
     i64,
 )
 from xdsl.ir import Attribute, Dialect, SSAValue
@@ -21,7 +23,9 @@ from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
     irdl_op_definition,
+    operand_def,
     opt_attr_def,
+    opt_operand_def,
     prop_def,
     result_def,
     traits_def,
@@ -39,7 +43,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.attributes import Value, attribute_of, shape_of
+from lamella.dialects.attributes import ELEMENT_BYTES, Value, attribute_of, element_of, shape_of
 from lamella.dialects.messages import subject
 
 
@@ -108,7 +112,10 @@ class Grid(CustomDirective):
 
 @irdl_op_definition
 class LaunchOp(IRDLOperation):
-    """One launch of a kernel over a grid of programs: it reads `ins` and stores its results to `outs`."""
+    """One launch of a kernel over a grid of programs: it reads `ins` and stores its results to `outs`.
+
+    An `ordered` launch starts when all before it have ended, whatever its kernel could do earlier.
+    """
 
     name = "host.launch"
 
@@ -118,6 +125,7 @@ class LaunchOp(IRDLOperation):
     outs = var_operand_def(MemRefType)
 
     loc = opt_attr_def(StringAttr)
+    ordered = opt_attr_def(UnitAttr)
 
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     custom_directives = (Grid,)
@@ -148,4 +156,67 @@ class LaunchOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: launch of @{self.kernel.string_value()} stores nothing, expected at least one of outs")
 
 
-Host = Dialect("host", [WeightOp, ConstantOp, LaunchOp])
+@irdl_op_definition
+class LibraryMatmulOp(IRDLOperation):
+    """x[M,K] times weight[O,K] transposed, plus a residual [M,O] or a bias [O] if there is one, by a library of matrix products.
+
+    Sums are float32, and rounded once, to the type of x. A residual may lie where the result goes.
+    """
+
+    name = "host.library_matmul"
+
+    call = prop_def(StringAttr)
+    x = operand_def(MemRefType)
+    weight = operand_def(MemRefType)
+    addend = opt_operand_def(MemRefType)
+    out = operand_def(MemRefType)
+
+    loc = opt_attr_def(StringAttr)
+
+    assembly_format = (
+        "$call $x `by` $weight (`plus` $addend^)? `into` $out attr-dict "
+        "`:` type($x) `,` type($weight) (`plus` type($addend)^)? `into` type($out)"
+    )
+
+    def __init__(self, call: str, x: SSAValue, weight: SSAValue, addend: SSAValue | None, out: SSAValue, *, loc: str | None = None) -> None:
+        super().__init__(
+            operands=[x, weight, [] if addend is None else [addend], out],
+            properties={"call": StringAttr(call)},
+            attributes={"loc": StringAttr(loc)} if loc else {},
+        )
+
+    @property
+    def ins(self) -> tuple[SSAValue, ...]:
+        """What the call reads."""
+        return (self.x, self.weight, *(() if self.addend is None else (self.addend,)))
+
+    @property
+    def outs(self) -> tuple[SSAValue, ...]:
+        """What it stores."""
+        return (self.out,)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the product."""
+        return 2 * prod(shape_of(self.x)) * shape_of(self.weight)[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all operands and of the result."""
+        return sum(prod(shape_of(v)) * ELEMENT_BYTES[element_of(v)] for v in (*self.ins, self.out))
+
+    def verify_(self) -> None:
+        x, weight, out = shape_of(self.x), shape_of(self.weight), shape_of(self.out)
+        if len(x) != 2 or len(weight) != 2 or x[1] != weight[1]:
+            raise VerifyException(f"{subject(self)}: x and weight have shapes {x} and {weight}, expected (M, K) and (O, K)")
+        if out != (x[0], weight[0]):
+            raise VerifyException(f"{subject(self)}: the result has shape {out}, expected {(x[0], weight[0])}")
+        added = None if self.addend is None else shape_of(self.addend)
+        if added not in (None, out, out[1:]):
+            raise VerifyException(f"{subject(self)}: the addend has shape {added}, expected {out}, a residual, or {out[1:]}, a bias")
+        kinds = sorted({element_of(v) for v in (*self.ins, self.out)})
+        if len(kinds) != 1 or kinds[0] not in ("bf16", "f16"):
+            raise VerifyException(f"{subject(self)}: element types are {', '.join(kinds)}, expected bf16 or f16 of all")
+
+
+Host = Dialect("host", [WeightOp, ConstantOp, LaunchOp, LibraryMatmulOp])

@@ -25,9 +25,10 @@ FLOATS = ("fp8",)
 class PackingAttr(ParametrizedAttribute, StructuredAttribute):
     """Numbers of a kind in words, with a scale for each group of neighbours in a row: `#transformer.packing<int4, group = 128>`.
 
-    A weight w[O,K] is stored as words[O, K·bits/32] i32 and scales[O, K/group], perhaps also mins[O, K/group]. Number i of a word lies at
-    bit bits·(i//2) + 16·(i%2), so that neighbours, halves of a word apart, can be taken out as a pair. It is stored without sign, q:
-    w = scale·(q - zero), zero = 2^(bits - 1); with mins w = scale·q + min.
+    A weight w[O,K] is stored as words[O, K·bits/32] i32 and scales[O, K/group], perhaps also mins[O, K/group]. Of numbers q without sign
+    w = scale·(q - zero), zero = 2^(bits - 1); with mins w = scale·q + min. What lies in memory is q - zero, with sign: for `int8` a byte of
+    each column, for `int4` two columns in a byte, of which the one in the upper half is `half` columns behind the other. As bytes they are
+    what tensor cores multiply.
 
     `fp8` is stored as what it is, words[O, K] f8E4M3FN, with one scale a row: w = scale·q. A scale for fewer columns would save no error, since
     a float brings an exponent of its own.
@@ -68,9 +69,19 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         """What stands for 0 where there are no mins."""
         return 0 if self.floats else 1 << (self.bits - 1)
 
+    @property
+    def half(self) -> int:
+        """Columns between the two numbers of four bits that share a byte: a power of two, at most 64, so that both are in one group."""
+        return min(64, (self.group.data & -self.group.data) // 2)
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether tensor cores can multiply the numbers as bytes: 32 neighbours with one scale, and in one half of bytes."""
+        return not self.floats and (self.half >= 32 if self.bits == 4 else self.group.data % 32 == 0)
+
     def shift(self, number: int) -> int:
-        """The lowest bit of a number of a word."""
-        return self.bits * (number // 2) + 16 * (number % 2)
+        """The lowest bit of a number of a word: first those in the lower halves of its bytes."""
+        return 8 * (number % 4) + 4 * (number // 4)
 
     def python_value(self) -> Value:
         """The parameters, for semantics and manifest."""
@@ -85,7 +96,13 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         return rows, columns // self.group.data
 
     def mismatch(
-        self, weight: Sequence[int | str], words: Sequence[int | str], scales: Sequence[int | str], element: Attribute | None = None
+        self,
+        weight: Sequence[int | str],
+        words: Sequence[int | str],
+        scales: Sequence[int | str],
+        element: Attribute | None = None,
+        *,
+        by_group: bool = False,
     ) -> str | None:
         """Why words (of this element type) and scales of these shapes are not those of a weight of that shape; None where they are."""
         if element is not None and element != self.element:
@@ -97,8 +114,9 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
             return f"{columns} columns are no whole groups of {self.group.data} in words of {self.per_word}"
         if tuple(words) != self.words_shape(rows, columns):
             return f"words have shape {tuple(words)}, expected {self.words_shape(rows, columns)}, {self.per_word} columns of {rows, columns} a word"
-        if tuple(scales) != self.groups_shape(rows, columns):
-            return f"scales have shape {tuple(scales)}, expected {self.groups_shape(rows, columns)}, one for {self.group.data} columns"
+        groups = tuple(reversed(self.groups_shape(rows, columns))) if by_group else self.groups_shape(rows, columns)
+        if tuple(scales) != groups:
+            return f"scales have shape {tuple(scales)}, expected {groups}, one for {self.group.data} columns"
         if self.floats and columns != self.group.data:
             return f"group is {self.group.data}, expected {columns}: {self.kind.data} has one scale a row"
         return None

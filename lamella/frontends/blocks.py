@@ -296,10 +296,15 @@ class Step:
         out = self.ffn(normal, place) if mixture is None else self.experts(normal, mixture, place)
         return self.residual(added, out, place), cache
 
+    def table(self) -> SSAValue:
+        """The embeddings of all tokens, as the checkpoint has them or unpacked."""
+        packing = self.config.packed.get("embed")
+        return self.weight("embed") if packing is None else self.unpacked("embed", packing)
+
     def embed(self) -> SSAValue:
         """The embeddings of the tokens, with those of their types and positions where such are learned, normalized where the model has it."""
         config, inputs = self.config, self.inputs
-        x = self.emit(EmbeddingOp(inputs["tokens"], self.weight("embed"), loc="embed"), "x")
+        x = self.emit(EmbeddingOp(inputs["tokens"], self.table(), element=self.element, loc="embed"), "x")
         factor = rounded(config.embed_scale, element_name(self.element)) if config.embed_scale_rounded else config.embed_scale
         x = self.scale(x, factor, "embed.scale")
         tables = {"types": "token_types"} if config.token_types else {}
@@ -334,7 +339,7 @@ class Step:
             caches.append(cache)
         # Rows that want no logits are dropped before the last norm: it and the head work on R rows, not N.
         x = self.norm(self.emit(GatherRowsOp(x, inputs["logit_rows"], loc="logit_rows"), "x"), "final_norm")
-        head = self.weight("embed") if config.tied else self.head()
+        head = self.table() if config.tied else self.head()
         logits = self.emit(LinearOp(self.in_order(x, "lm_head"), head, element=f32, loc="lm_head"), "logits")
         logits = self.soft_cap(self.scale(logits, config.logit_scale, "lm_head.scale"), config.logit_cap, "lm_head.cap")
         position = self.emit(GatherRowsOp(inputs["positions"], inputs["logit_rows"], loc="sample.position"), "position")

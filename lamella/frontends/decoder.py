@@ -146,12 +146,13 @@ def model_facts(config: ModelConfig) -> dict[str, int | str | Sequence[int]]:
 def build(config: ModelConfig, *, dtype: str, block: int) -> ModuleOp:
     """The module with `@forward`: one step of a ragged batch, as docs/architecture.md describes it; of an encoder one whose texts are whole.
 
-    `dtype` (`f32 f16 bf16`) is the element type of weights, activations and cache; logits are float32. `block` is the number of tokens in
-    a cache block. The module's attribute `lamella.model` holds `model_facts`.
+    `dtype` (`f32 f16 bf16`) is the element type of weights, activations and (without `config.kv_cache`) cache; logits are float32. `block` is
+    the number of tokens in a cache block. The module's attribute `lamella.model` holds `model_facts`.
     """
     element = ELEMENT_TYPES[dtype]
     paired = config.rotary if config.rope_style == "paired" and config.positions == "rope" else 0
-    cache = KVCacheType.of(config.kv_heads, config.head_dim, element, block=block, paired=paired)
+    stored = ELEMENT_TYPES[config.kv_cache] if config.kv_cache else element
+    cache = KVCacheType.of(config.kv_heads, config.head_dim, stored, block=block, paired=paired)
     caches = [f"cache.{layer}" for layer in range(config.layers if config.causal else 1)]
     own = {**INPUTS, **(LENGTHS if config.lengths_matter else {})} if config.causal else ENCODER_INPUTS
     names = [*own, *caches]

@@ -17,6 +17,7 @@ from lamella.checkpoints import (
     read_gguf,
 )
 from lamella.checkpoints.gguf_blocks import BLOCKS
+from lamella.checkpoints.own import OwnFormat
 from lamella.checkpoints.quantized import open_quantized
 from lamella.errors import CheckpointError, DtypeError, ModelNotFoundError, PromptError
 from lamella.frontends.config import ModelConfig
@@ -76,18 +77,15 @@ def open_model(path: str | Path, *, random_weights: int | None = None) -> Loaded
 
 
 def keep_packed(model: LoadedModel) -> LoadedModel:
-    """The model with the weights of its linears packed as its checkpoint has them, where kernels can decode that.
+    """The model with the weights of its linears and its embeddings packed as its checkpoint has them, where kernels can decode that.
 
-    Embeddings become floats, as do blocks of other types. A folder that was quantized elsewhere is packed already.
+    Blocks of other types become floats. A folder that was quantized elsewhere is packed already.
     Raises DtypeError where nothing can stay packed.
     """
     if model.config.packed:
         return model
-    names = [
-        name
-        for name, shape in weight_shapes(model.config).items()
-        if len(shape) == 2 and not name.startswith("embed") and ".experts." not in name
-    ]
+    shapes = weight_shapes(model.config)
+    names = [name for name, shape in shapes.items() if len(shape) == 2 and is_matrix(name, rows=True) and ".experts." not in name]
     kept = keepable(model.source, names)
     if not kept or not isinstance(model.source, GgufSource):
         expected = f"a GGUF file with blocks of type {', '.join(BLOCKS)}"
@@ -96,6 +94,11 @@ def keep_packed(model: LoadedModel) -> LoadedModel:
         )
     packed = {name: weight.packing for name, weight in kept.items()}
     return replace(model, config=replace(model.config, packed=packed), source=PackedSource(model.source, kept))
+
+
+def is_matrix(name: str, *, rows: bool) -> bool:
+    """Whether a weight of two axes is multiplied, or (with `rows`) is the table of embeddings of tokens, rows of which kernels unpack."""
+    return (rows and name == "embed") or not name.startswith("embed")
 
 
 def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
@@ -122,7 +125,8 @@ def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
     if form is None:
         source = SafetensorsSource.open(folder, names, shapes, buffers=buffers, prefix=made.prefix)
     else:
-        matrices = {name: config.matrix(name, shape) for name, shape in shapes.items() if len(shape) == 2 and not name.startswith("embed")}
+        rows = isinstance(form, OwnFormat)
+        matrices = {name: config.matrix(name, shape) for name, shape in shapes.items() if len(shape) == 2 and is_matrix(name, rows=rows)}
         source = open_quantized(folder, names, shapes, matrices, form, buffers=buffers, prefix=made.prefix)
         # Experts are multiplied as one weight of many rows, which kernels read as floats.
         packed = {name: weight.packing for name, weight in source.weights.items() if ".experts." not in name}

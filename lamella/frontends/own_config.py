@@ -15,6 +15,8 @@ from lamella.frontends.fields import LARGEST, Fields
 
 FIELD = "lamella_config"
 """Where config.json holds the configuration."""
+CHOSEN = ("packed", "kv_cache")
+"""Fields that say how a model is run, or that headers say."""
 MOST_LAYERS = 4096
 SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocabulary", "max_positions")
 NAMES = {"Scaling": Mapping[str, Any]}
@@ -24,7 +26,7 @@ TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 def written(config: ModelConfig) -> dict[str, Any]:
     """The content of config.json for a model whose weights are packed in Lamella's own format."""
-    own = {name: value for name, value in asdict(config).items() if name != "packed"}
+    own = {name: value for name, value in asdict(config).items() if name not in CHOSEN}
     return {
         "architectures": [family(config.family).architecture],
         "model_type": config.family,
@@ -77,7 +79,7 @@ def _dataclass(kind: Any, value: Any, given: Fields, name: str) -> Any:
     content, hints = cast("dict[str, Any]", value), get_type_hints(kind, localns=NAMES)
     made: dict[str, Any] = {}
     for each in fields(kind):
-        if each.name in content and each.name != "packed":
+        if each.name in content and each.name not in CHOSEN:
             made[each.name] = _decoded(hints[each.name], content[each.name], given, each.name)
         elif each.default is MISSING and each.default_factory is MISSING:
             raise given.error(f"field {each.name} is missing")

@@ -295,10 +295,22 @@ class KernelBuilder:
         return self._emit(kernel.ReduceOp(x, "custom", axis, keep_dims=keep_dims, combine=block, identity=identity))
 
     def dot(self, a: SSAValue, b: SSAValue, acc: SSAValue | None = None) -> SSAValue:
-        """`acc + a @ b` in f32."""
+        """`acc + a @ b` in f32; of bytes in i32."""
         return self._emit(kernel.DotOp(a, b, acc))
 
+    def lower_half(self, x: SSAValue) -> SSAValue:
+        """16 times the signed number in the lower four bits of each byte."""
+        return self._unary(kernel.LowerHalfOp, x)
+
+    def upper_half(self, x: SSAValue) -> SSAValue:
+        """16 times the signed number in the upper four bits of each byte."""
+        return self._unary(kernel.UpperHalfOp, x)
+
     # Memory
+
+    def as_bytes(self, pointer: SSAValue) -> SSAValue:
+        """The bytes of a buffer of words."""
+        return self._emit(kernel.AsBytesOp(pointer))
 
     def load(
         self,
@@ -316,6 +328,10 @@ class KernelBuilder:
         if mask is not None:
             fill = self._typed(0 if other is None else other, element_type(pointer.type))
         return self._emit(kernel.LoadOp(pointer, self._typed(offsets, i32), mask, fill, eviction=eviction, cache=cache, settled=settled))
+
+    def load_block(self, descriptor: SSAValue, row: Operand, column: Operand) -> SSAValue:
+        """The block of a described matrix from `row` and `column` on; 0 outside of it."""
+        return self._emit(kernel.LoadBlockOp(descriptor, self._typed(row, i32), self._typed(column, i32)))
 
     def store(
         self,

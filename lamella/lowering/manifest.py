@@ -12,16 +12,19 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects import host, kernel
 from lamella.dialects.attributes import attributes_of, element_of, python_value, shape_of
+from lamella.dialects.kernel import DescriptorType
 from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import CastOp, ConstantOp, FusedOp, MapOp, ReduceOp, YieldOp
 from lamella.errors import PassError
 from lamella.lowering.body import export_body
 from lamella.lowering.weights import made_weights
+from lamella.passes.library import library_call
 from lamella.passes.live_ranges import dead_ranges, launches, offset_of
 from lamella.runtime.manifest import (
     Bucket,
     CacheSpec,
     ConstantSpec,
+    Descriptor,
     Input,
     Kernel,
     Launch,
@@ -32,8 +35,8 @@ from lamella.runtime.manifest import (
     WeightSpec,
 )
 
-CACHE = "cache."
-"""How the argument names of caches begin; the layer follows."""
+CACHE, SCALES = "cache.", "scales."
+"""How the argument names of caches begin, and those of the scales of a cache of float8; the layer follows."""
 
 
 class ModelSizes(Protocol):
@@ -138,10 +141,10 @@ class _Export:
         key, memory = _numbers(plan, "lamella.bucket"), _numbers(plan, "lamella.memory")
         refs = _references(plan, names)
         self.handles(plan.body.block.ops)
-        inputs = [(n, a) for n, a in zip(names, arguments, strict=True) if not n.startswith(CACHE)]
-        caches = [a for n, a in zip(names, arguments, strict=True) if n.startswith(CACHE)]
+        inputs = [(n, a) for n, a in zip(names, arguments, strict=True) if not n.startswith((CACHE, SCALES))]
+        caches, scales = ([a for n, a in zip(names, arguments, strict=True) if n.startswith(start)] for start in (CACHE, SCALES))
         if caches:
-            self.agree_on_cache(caches, key.get("blocks", 0), _numbers(plan, "lamella.layout").get("rotary_dim", 0), where)
+            self.agree_on_cache(caches, scales, key.get("blocks", 0), _numbers(plan, "lamella.layout").get("rotary_dim", 0), where)
         grids = _grids(plan, program)
         steps = launches(plan)
         terminator = plan.body.block.last_op
@@ -159,8 +162,8 @@ class _Export:
                 inputs=tuple(Input(n, element_of(a), shape_of(a)) for n, a in inputs),
                 outputs=tuple(Output(n, refs[v]) for n, v in zip(_names(plan, "lamella.outputs"), returned, strict=True)),
                 launches=tuple(
-                    Launch(self.kernel(op), grid, tuple(refs[v] for v in op.operands), location(op), tuple(dead))
-                    for op, grid, dead in zip(steps, grids, dead_ranges(plan), strict=True)
+                    Launch(self.kernel(op), grid, tuple(refs[v] for v in op.operands), location(op), tuple(dead), ordered)
+                    for op, (grid, ordered), dead in zip(steps, grids, dead_ranges(plan), strict=True)
                 ),
             )
         )
@@ -179,6 +182,7 @@ class _Export:
                 num_warps=options.get("warps", 4),
                 num_stages=options.get("stages", 1),
                 sources=sources(op),
+                library=library_operands(op),
             )
         return name.data
 
@@ -189,7 +193,12 @@ class _Export:
                 name = op.sym_name.data
                 old = self.kernels[name]
                 warps, stages = op.num_warps.value.data, op.num_stages.value.data
-                self.kernels[name] = Kernel(f"kernels/{name}.py", old.inputs, old.body, warps, stages, old.sources)
+                arguments = enumerate(op.body.block.args)
+                blocks = tuple(
+                    Descriptor(i, (a.type.block[0], a.type.block[1])) for i, a in arguments if isinstance(a.type, DescriptorType)
+                )
+                file = f"kernels/{name}.py"
+                self.kernels[name] = replace(old, file=file, num_warps=warps, num_stages=stages, descriptors=blocks)
 
     def handles(self, ops: Iterable[Operation]) -> None:
         """Weights and constants. Raises PassError when one name means two things."""
@@ -206,14 +215,27 @@ class _Export:
                 case _:
                     pass
 
-    def agree_on_cache(self, caches: Sequence[SSAValue], blocks: int, paired: int, where: str) -> None:
+    def agree_on_cache(self, caches: Sequence[SSAValue], scales: Sequence[SSAValue], blocks: int, paired: int, where: str) -> None:
         """All caches of all buckets are of one kind. Raises PassError."""
+        if scales and len(scales) != len(caches):
+            raise PassError("some caches have scales and others none", where=where, expected=str(len(caches)), got=str(len(scales)))
+        element = element_of(scales[0]) if scales else ""
         for cache in caches:
             _, _, kv_heads, block, head_dim = shape_of(cache)
-            spec = CacheSpec(len(caches), kv_heads, head_dim, block, element_of(cache), blocks, paired)
+            spec = CacheSpec(len(caches), kv_heads, head_dim, block, element_of(cache), blocks, paired, element)
             if self.cache not in (None, spec):
                 raise PassError("has another cache than the buckets before it", where=where, expected=str(self.cache), got=str(spec))
             self.cache = spec
+
+
+def library_operands(fused: FusedOp) -> dict[str, int]:
+    """Which inputs of a region a call of the library takes as what; empty for a region that is a kernel of ours."""
+    call = library_call(fused)
+    if call is None:
+        return {}
+    found = {"x": call.contract.x, "weight": call.contract.weight, "residual": call.residual, "bias": call.bias}
+    places = {argument: index for index, argument in enumerate(fused.body.block.args)}
+    return {name: places[value] for name, value in found.items() if isinstance(value, BlockArgument)}
 
 
 def sources(fused: FusedOp) -> tuple[str, ...]:
@@ -231,7 +253,8 @@ def _references(plan: func.FuncOp, names: Sequence[str]) -> dict[SSAValue, Ref]:
     """Where each buffer of a planned function lives."""
     refs: dict[SSAValue, Ref] = {}
     for name, argument in zip(names, plan.body.block.args, strict=False):
-        refs[argument] = Ref("cache", layer=int(name.removeprefix(CACHE))) if name.startswith(CACHE) else Ref("input", name)
+        pool = next((start.removesuffix(".") for start in (CACHE, SCALES) if name.startswith(start)), "")
+        refs[argument] = Ref(pool, layer=int(name.removeprefix(f"{pool}."))) if pool else Ref("input", name)
     for op in plan.body.block.ops:
         match op:
             case memref.ViewOp(source=BlockArgument()):
@@ -247,15 +270,16 @@ def _references(plan: func.FuncOp, names: Sequence[str]) -> dict[SSAValue, Ref]:
     return refs
 
 
-def _grids(plan: func.FuncOp, program: func.FuncOp | None) -> list[tuple[int, ...]]:
-    """The grid of each launch of the plan. Raises PassError when the program launches other kernels."""
+def _grids(plan: func.FuncOp, program: func.FuncOp | None) -> list[tuple[tuple[int, ...], bool]]:
+    """The grid of each launch of the plan, and whether it is ordered. Raises PassError when the program launches other kernels."""
     planned = [op.attributes.get("kernel") for op in launches(plan)]
     if program is None:
-        return [(1, 1, 1)] * len(planned)
-    made = [op for op in program.body.block.ops if isinstance(op, host.LaunchOp)]
-    if [StringAttr(op.kernel.string_value()) for op in made] != planned:
+        return [((1, 1, 1), False)] * len(planned)
+    made = [op for op in program.body.block.ops if isinstance(op, host.LaunchOp | host.LibraryMatmulOp)]
+    names = [op.call.data if isinstance(op, host.LibraryMatmulOp) else op.kernel.string_value() for op in made]
+    if [StringAttr(name) for name in names] != planned:
         raise PassError("the program launches other kernels than the plan", where=f"func.func @{program.sym_name.data}")
-    return [op.sizes for op in made]
+    return [(op.sizes, op.ordered is not None) if isinstance(op, host.LaunchOp) else ((1, 1, 1), True) for op in made]
 
 
 def _agree(known: dict[str, Any], name: str, spec: object, op: Operation) -> None:

@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.target import Target
 
 from lamella.dialects import kernel
-from lamella.dialects.kernel.types import PointerType, element, shape
+from lamella.dialects.kernel.types import DescriptorType, PointerType, element, shape
 from lamella.errors import PassError
 from lamella.lowering.triton_expressions import SIGNATURE_TYPES, expression, literal, policies, reduce_arguments, takes_literal
 from lamella.lowering.triton_names import coalesce, hint, parameter_names, reserved_names, unique
@@ -34,7 +34,7 @@ def print_kernel(func: kernel.FuncOp) -> str:
     printer = _Printer(reserved, reserved | set(names), coalesce(func), dict(zip(func.body.block.args, names, strict=True)))
     printer.write(f"def {func.sym_name.data}({', '.join([*names, *_switches(func)])}):")
     printer.block(func.body.block)
-    return "\n".join([*_header(func, names), *printer.combinations, "", "", "@triton.jit", *printer.lines, ""])
+    return "\n".join([*_header(func, names), *_halves(func), *printer.combinations, "", "", "@triton.jit", *printer.lines, ""])
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def _header(func: kernel.FuncOp, names: Sequence[str]) -> list[str]:
 
 
 def _signature_type(value: SSAValue) -> str:
-    """`*bf16` for a pointer, `i32` for a number."""
+    """`*bf16` for a pointer, `tensordesc<bf16[128, 64]>` for a descriptor, `i32` for a number."""
+    if isinstance(value.type, DescriptorType):
+        return f"tensordesc<{SIGNATURE_TYPES[element(value.type.element)]}{list(value.type.block)}>"
     if isinstance(value.type, PointerType):
         return "*" + SIGNATURE_TYPES[element(value.type.element)]
     return SIGNATURE_TYPES[element(value)]
@@ -76,9 +78,26 @@ def _switches(func: kernel.FuncOp) -> list[str]:
     if any(isinstance(op, kernel.DotOp) and element(op.a) == "bf16" for op in ops):
         # Triton's interpreter multiplies the raw bits of bf16 operands: the interpret executor passes tl.float32 here.
         switches.append("DOT: tl.constexpr = tl.bfloat16")
+    if any(isinstance(op, kernel.LowerHalfOp | kernel.UpperHalfOp) for op in ops):
+        switches.append("ASM: tl.constexpr = True")
     if any(isinstance(op, kernel.LaunchDependentsOp | kernel.WaitPrerequisitesOp) for op in ops):
         switches.append("PDL: tl.constexpr = False")
     return switches
+
+
+def _halves(func: kernel.FuncOp) -> list[str]:
+    """The functions that take numbers of four bits out of bytes, four bytes an instruction; Triton's interpreter knows no assembly."""
+    bodies = {kernel.LowerHalfOp: ("lower", "<<", 4), kernel.UpperHalfOp: ("upper", "&", -16)}
+    found = {type(op) for op in func.walk()}
+    lines: list[str] = []
+    for kind, (name, operator, number) in bodies.items():
+        if kind in found:
+            moved = "shl.b32 t, $1, 4; and.b32 $0, t, 0xf0f0f0f0;" if name == "lower" else "and.b32 $0, $1, 0xf0f0f0f0;"
+            text = f"{{ .reg .b32 t; {moved} }}" if name == "lower" else moved
+            lines += ["", "", "@triton.jit", f"def {name}_halves(numbers, ASM: tl.constexpr):", "    if ASM:"]
+            lines.append(f'        return tl.inline_asm_elementwise("{text}", "=r,r", [numbers], dtype=tl.int8, is_pure=True, pack=4)')
+            lines += ["    else:", f"        return numbers {operator} {number}"]
+    return lines
 
 
 @dataclass

@@ -86,7 +86,7 @@ CALLS: Mapping[type[Operation], str] = {
 NUMBER_ARGUMENTS = (kernel.MinimumOp, kernel.MaximumOp, kernel.FmaOp, kernel.WhereOp)
 """Calls that accept a Python number where a tensor of i32, f32 or i1 is meant."""
 
-NUMBER_OPERANDS = (kernel.LoadOp, kernel.StoreOp, kernel.AtomicAddOp, kernel.ForOp, kernel.IfOp)
+NUMBER_OPERANDS = (kernel.LoadOp, kernel.LoadBlockOp, kernel.StoreOp, kernel.AtomicAddOp, kernel.ForOp, kernel.IfOp)
 
 
 def literal(constant: kernel.ConstantOp) -> str:
@@ -226,7 +226,19 @@ def _(op: kernel.DotOp, use: Use) -> str:
     # float32 operands would multiply in TF32 by default; bf16 ones become float32 in the interpreter, which has no TF32.
     if element(op.a) == "f32":
         operands.append('input_precision="ieee"')
+    if element(op.a) == "i8":
+        operands.append("out_dtype=tl.int32")
     return f"tl.dot({', '.join(operands)})"
+
+
+@expression.register
+def _(op: kernel.AsBytesOp, use: Use) -> str:
+    return f"tl.cast({use(op.pointer)}, tl.pointer_type(tl.int8), bitcast=True)"
+
+
+@expression.register
+def _(op: kernel.LowerHalfOp | kernel.UpperHalfOp, use: Use) -> str:
+    return f"{'lower' if isinstance(op, kernel.LowerHalfOp) else 'upper'}_halves({use(op.operand)}, ASM)"
 
 
 @expression.register
@@ -235,6 +247,11 @@ def _(op: kernel.LoadOp, use: Use) -> str:
     if op.mask is not None and op.other is not None:
         words += [f"mask={use(op.mask)}", f"other={use(op.other)}"]
     return f"tl.load({', '.join(words + policies(op))})"
+
+
+@expression.register
+def _(op: kernel.LoadBlockOp, use: Use) -> str:
+    return f"{use(op.descriptor)}.load([{use(op.row)}, {use(op.column)}])"
 
 
 @expression.register

@@ -13,7 +13,7 @@ from lamella.dialects.kernel.types import shape
 
 def reserved_names(func: kernel.FuncOp) -> set[str]:
     """The names that no variable of `func` may have."""
-    used = {"tl", "triton", "range", "float", "DOT", "PDL", "SIGNATURE", "NUM_WARPS", "NUM_STAGES"}
+    used = {"tl", "triton", "range", "float", "DOT", "PDL", "ASM", "lower_halves", "upper_halves", "SIGNATURE", "NUM_WARPS", "NUM_STAGES"}
     return {func.sym_name.data, *used, *keyword.kwlist}
 
 

@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import ELEMENT_BYTES, Value, attribute_of, python_value
-from lamella.dialects.kernel.types import element, element_type
+from lamella.dialects.kernel.types import element, element_type, shape
 from lamella.passes.block_forms import Axis, Form, Forms
 
 LINE = 128
@@ -94,9 +94,24 @@ def recorded(function: kernel.FuncOp) -> list[Mapping[str, Any]]:
 def accesses(function: kernel.FuncOp) -> list[Access]:
     """The accesses of a kernel in the order of its text."""
     forms = Forms(function)
-    return [
-        access(op, forms.of(op.offsets)) for op in function.walk() if isinstance(op, kernel.LoadOp | kernel.StoreOp | kernel.AtomicAddOp)
-    ]
+    found: list[Access] = []
+    for op in function.walk():
+        if isinstance(op, kernel.LoadOp | kernel.StoreOp | kernel.AtomicAddOp):
+            found.append(access(op, forms.of(op.offsets)))
+        elif isinstance(op, kernel.LoadBlockOp):
+            found.append(block_access(op))
+    return found
+
+
+def block_access(op: kernel.LoadBlockOp) -> Access:
+    """What the hardware reads of a described matrix: the rows of a block, each in one piece."""
+    rows, columns = shape(op.result)
+    size = ELEMENT_BYTES[element(op.result)]
+    width, total = columns * size, rows * columns * size
+    waste = 100 - 100 * width // (-(-width // LINE) * LINE)
+    found = "small" if total <= LINE else "strided" if waste else "whole"
+    pointer, value = op.descriptor.name_hint or "", op.result.name_hint or ""
+    return Access("load_block", pointer, value, source(op), stride=1, width=width, total=total, waste=waste, verdict=found)
 
 
 def access(op: kernel.LoadOp | kernel.StoreOp | kernel.AtomicAddOp, offsets: Form) -> Access:

@@ -22,6 +22,7 @@ from lamella.dialects.tile import FusedOp
 from lamella.errors import IRError
 
 ALIGNMENT = 256
+LAUNCHES = FusedOp | host.LaunchOp | host.LibraryMatmulOp
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class _Check:
             if extent.start < 0 or extent.stop > size:
                 raise IRError(f"{self.where()}: {self.name(op.result)} at {extent} lies outside of the arena of {size} bytes")
             return
-        if isinstance(op, FusedOp | host.LaunchOp):
+        if isinstance(op, LAUNCHES):
             self.steps.append(op)
             return
         owner = next((self.part_of[v] for v in op.operands if v in self.part_of), None)
@@ -136,7 +137,7 @@ class _Check:
 
     def accesses(self, step: Operation) -> tuple[set[SSAValue], set[SSAValue]]:
         """The views that a launch reads and writes. An op we do not know may do both; writing a part keeps the rest wanted."""
-        if not isinstance(step, FusedOp | host.LaunchOp):
+        if not isinstance(step, LAUNCHES):
             both = self.views(step.operands)
             return both, both
         parts = {self.part_of[v] for v in step.outs if v in self.part_of and v not in self.extents}
@@ -199,6 +200,24 @@ def check_plan(function: func.FuncOp, limit: int = 0) -> Figures:
     return _Check(function, limit).run()
 
 
+def check_library(function: func.FuncOp) -> None:
+    """A library computes nothing in a decode step, and elsewhere only products of as many rows as `lamella.library` says. Raises IRError."""
+    bucket, allowed = function.attributes.get("lamella.bucket"), function.attributes.get("lamella.library")
+    decode = isinstance(bucket, DictionaryAttr) and "advance" in bucket.data and bool(python_value(bucket.data["advance"]))
+    least = python_value(allowed.data["tokens"]) if isinstance(allowed, DictionaryAttr) and "tokens" in allowed.data else None
+    where = f"plan of @{function.sym_name.data}"
+    for op in function.body.block.ops:
+        if not isinstance(op, FusedOp) or op.schedule is None or op.schedule.skeleton.data != "library":
+            continue
+        rows = next((shape_of(inner.operands[0])[0] for inner in op.body.block.ops if inner.name == "tile.contract"), 0)
+        if decode:
+            raise IRError(f"{where}: {subject(op)} is a call of a library in a decode step")
+        if not isinstance(least, int) or rows < least:
+            raise IRError(
+                f"{where}: {subject(op)} is a call of a library for {rows} rows, expected {'no call' if least is None else f'at least {least}'}"
+            )
+
+
 @dataclass(frozen=True)
 class CheckPlan(ModulePass):
     """Proves the plan of each function that has one, and leaves the module as it is.
@@ -207,7 +226,7 @@ class CheckPlan(ModulePass):
         func.func @forward(…, %arena: memref<512xi8>) attributes {lamella.memory = {…}} {…}
 
     An arena larger than `max-arena` bytes (0: any size), or than the limit that `lamella.memory` records, is an error too.
-    With `report=true` it prints one comment line a function: `// @forward: arena 512 bytes, buffers 768, max live 512`.
+    So is a region for a library of matrix products in a decode step, or of fewer rows than `lamella.library` allows. With `report=true` it prints one comment line a function: `// @forward: arena 512 bytes, buffers 768, max live 512`.
     """
 
     name = "check-plan"
@@ -219,6 +238,7 @@ class CheckPlan(ModulePass):
         for function in op.ops:
             if isinstance(function, func.FuncOp) and "lamella.memory" in function.attributes:
                 figures = check_plan(function, self.max_arena)
+                check_library(function)
                 if self.report:
                     name = function.sym_name.data
                     print(f"// @{name}: arena {figures.arena} bytes, buffers {figures.buffers}, max live {figures.max_live}")

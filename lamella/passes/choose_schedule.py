@@ -16,8 +16,10 @@ from lamella.dialects.messages import subject
 from lamella.dialects.tile import AttendOp, ContractExpertsOp, ContractOp, FusedOp, RouteOp, SampleOp, ScheduleAttr, YieldOp
 from lamella.errors import PassError
 from lamella.passes import schedules
+from lamella.passes.descriptors import by_descriptors, described_estimate, not_describable
 from lamella.passes.device import Device, device
 from lamella.passes.feasibility import ANCHORS, feasible_schedules
+from lamella.passes.library import LibraryCall, call_of, estimate, in_library, library_schedule
 from lamella.passes.smaller_schedule import read_smaller, smaller, steps_for
 from lamella.passes.split_regions import set_schedule, split_attention, split_contractions, split_sampling
 from lamella.passes.tuning import Measurements, settled
@@ -116,7 +118,26 @@ def choose(
                 return split_contractions(fused, schedule, target)
             case _:
                 schedule = ScheduleAttr.of(skeleton, **{k: 1 if k == "splits" else schedule.get(k) for k in schedule.options.data})
-    return set_schedule(fused, schedule, f"the one skeleton that fits: {skeleton}")
+    reason = library_reason(ops, target) or described_reason(ops, target) or f"the one skeleton that fits: {skeleton}"
+    return set_schedule(fused, schedule, reason)
+
+
+def library_reason(ops: Sequence[Operation], target: Device) -> str:
+    """Why the library computes a region; empty for one that it does not."""
+    call = next((call_of(op) for op in ops if isinstance(op, ContractOp) and in_library(op)), None)
+    if not isinstance(call, LibraryCall):
+        return ""
+    cost = estimate([call], target, adds_residual=[call.residual is not None], described=not_describable(call.contract) is None)
+    return f"{'' if cost is not None and cost.pays else 'asked for: '}{cost or 'nobody measured this device'}"
+
+
+def described_reason(ops: Sequence[Operation], target: Device) -> str:
+    """Why tiles of a region are loaded through descriptors; empty for one whose are not."""
+    contracts = [op for op in ops if isinstance(op, ContractOp) and by_descriptors(op)]
+    if not contracts:
+        return ""
+    cost = described_estimate(contracts, target)
+    return f"{'' if cost is not None and cost.pays else 'asked for: '}{cost or 'nobody measured this device'}"
 
 
 def schedule_for(skeleton: str, ops: Sequence[Operation], longest: int, target: Device) -> ScheduleAttr:
@@ -135,6 +156,8 @@ def schedule_for(skeleton: str, ops: Sequence[Operation], longest: int, target: 
             return schedules.experts_schedule(ops, target)
         case "expert_tiles", ContractExpertsOp():
             return schedules.expert_tiles_schedule(ops)
+        case "library", _:
+            return library_schedule()
         case "sort", _:
             return schedules.sort_schedule()
         case "route", RouteOp():

@@ -14,6 +14,7 @@ from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.signature import record
 from lamella.dialects.tile import CastOp, ContractOp, MapOp
+from lamella.passes.library import in_library
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class CommuteRowScale(ModulePass):
         %y = tile.map "mul"(%c, %s) : tensor<1x4xf32>, tensor<1x1xf32> -> tensor<1x4xf32>
 
     Only the truncation is dropped: products are of stored values and sums in float32, so the result is nearer to the exact one. Done where
-    every user of the scaled value is a contraction; else the value has to exist anyway, and the near miss is recorded. An RMS norm whose
+    every user of the scaled value is a contraction of ours; else the value has to exist anyway, and the near miss is recorded. An RMS norm whose
     weight was folded (`fold-norm-scale`) takes this form; one that still multiplies by its weight, or subtracts a mean, does not.
     """
 
@@ -55,6 +56,10 @@ def commute(function: func.FuncOp) -> None:
         what = location(op) or op.name
         if not all(isinstance(user, ContractOp) and use_is_x(user, op.results[0]) for user in users):
             reason = "the scaled value is used outside contractions too, so it is stored and rounded anyway"
+            records.append({"verdict": "refused", "kind": "row-scale", "what": what, "reason": reason})
+            continue
+        if any(in_library(user) for user in users):
+            reason = "a library computes a product of it, and scales no rows: the scaled value is stored and rounded"
             records.append({"verdict": "refused", "kind": "row-scale", "what": what, "reason": reason})
             continue
         for user in users:
@@ -105,6 +110,7 @@ def move_behind(function: func.FuncOp, contract: ContractOp, x: SSAValue, scale:
     """Replaces (x · s) @ wᵀ by (x @ wᵀ) · s."""
     loc = location(contract) or None
     product = ContractOp(x, contract.weight, loc=loc)
+    product.implementation = contract.implementation
     result = MapOp("mul", [product.result, scale], loc=loc)
     result.result.name_hint = contract.result.name_hint
     block = function.body.block

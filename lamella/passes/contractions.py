@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import gcd
-
 from xdsl.ir import SSAValue
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
@@ -52,17 +49,8 @@ def weight_kind(contract: ContractOp | ContractPartialOp) -> str:
     owner = contract.weight.owner
     if not isinstance(owner, DequantizeOp):
         return element_of(contract.weight)
-    group = "" if shape_of(owner.scales)[1] == 1 else f"g{owner.packing.group.data}"
+    group = "" if owner.groups == 1 else f"g{owner.packing.group.data}"
     return f"{owner.packing.kind.data}{group}{'' if owner.mins is None else 'm'}"
-
-
-def most_columns(contracts: Iterable[ContractOp | ContractPartialOp], block: int) -> int:
-    """At most `block` columns of K that a step over tiles can take at once: no more than share a scale."""
-    for contract in contracts:
-        owner = contract.weight.owner
-        if isinstance(owner, DequantizeOp) and shape_of(owner.scales)[1] > 1:
-            block = gcd(block, owner.packing.group.data)
-    return block
 
 
 def reductions_on_the_way(split: Parts, schedule: ScheduleAttr) -> list[ReduceOp]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseArrayBase, ModuleOp
+from xdsl.dialects import func
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from lamella.dialects import kernel
+from lamella.dialects import host, kernel
 from lamella.dialects.kernel.types import shape
 from lamella.errors import PassError
 
@@ -35,7 +36,8 @@ class DependentLaunch(ModulePass):
     kernel of a program waits, even one that needs nothing. Both ops print behind the PDL switch: without it the text runs as before.
     A kernel whose loops keep tiles in flight and that reads nothing early would only hold, while it waits, the shared memory that its
     predecessor's programs need: it is left alone unless `pipelined=true`, and starts when all before it has ended (on an H200 a prefill of
-    512 tokens took 7 % longer otherwise). CUDA Programming Guide, "Programmatic Dependent Launch".
+    512 tokens took 7 % longer otherwise). A launch that follows a call of a library is `ordered`: whether the library's kernels let others start
+    early, and when, is not ours to say. CUDA Programming Guide, "Programmatic Dependent Launch".
     """
 
     name = "dependent-launch"
@@ -44,10 +46,24 @@ class DependentLaunch(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
+            if isinstance(function, func.FuncOp) and not function.is_declaration:
+                order(function)
             if isinstance(function, kernel.FuncOp):
                 if self.pipelined or not pipelined(function) or reads_early(function.body.block, settled(function)):
                     mark(function)
                 check(function)
+
+
+def order(function: func.FuncOp) -> None:
+    """Makes each launch that follows a call of a library wait for its end, as the call itself waits for what comes before it."""
+    after_call = False
+    for op in function.body.block.ops:
+        if isinstance(op, host.LaunchOp):
+            if after_call:
+                op.ordered = UnitAttr()
+            after_call = False
+        elif isinstance(op, host.LibraryMatmulOp):
+            after_call = True
 
 
 def pipelined(function: kernel.FuncOp) -> bool:
@@ -90,6 +106,8 @@ def touches(op: Operation, free: set[SSAValue]) -> bool:
     match op:
         case kernel.LoadOp():
             return op.pointer not in free and op.settled is None
+        case kernel.LoadBlockOp():
+            return op.descriptor not in free
         case kernel.StoreOp() | kernel.AtomicAddOp():
             return True
         case _:

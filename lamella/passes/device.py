@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from lamella.errors import PassError, nearest
@@ -35,6 +35,18 @@ class Device:
     """Resident on a multiprocessor."""
     graph_bytes: int = 70 << 20
     """Device memory that the driver takes for the first CUDA graph of a process, and for all that follow."""
+    library_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Operations a second of the vendor's library of matrix products where its tiles, which are as wide as ours, fill the device; no entry: not measured."""
+    tile_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """The same of Lamella's own kernels with many tokens, norms and what follows included, where tiles are loaded through pointers."""
+    described_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """The same where they are loaded through tensor descriptors. No entry where the hardware has none."""
+    tile_rows: int = 128
+    """Tokens of a tile where there are many."""
+    tile_shares: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({256: 1.0, 128: 0.88, 64: 0.65, 32: 0.4}))
+    """The share of those rates that tiles of so many weight rows reach: narrow ones read more for each product."""
+    library_bytes: int = 64 << 20
+    """What the library keeps for itself: a workspace for the stream that launches run on, and one for the stream that graphs are captured on."""
 
     @property
     def counters(self) -> int:
@@ -44,10 +56,50 @@ class Device:
     compile_us: float = 0.001
     """What computing an op in one more region costs a step: 10 ms of compilation, spread over ten million steps."""
 
+    def library_us(self, tokens: int, columns: int, k: int, element: str) -> float | None:
+        """Microseconds of x[tokens, k] @ w[columns, k]ᵀ by the library, which computes in whole waves of its tiles; None: not measured."""
+        return self._in_waves(self.library_flops, tokens, columns, k, element)
+
+    def tiles_us(self, tokens: int, columns: int, k: int, element: str, *, described: bool = False) -> float | None:
+        """The same by a kernel of tensor-core tiles as wide as `tile_columns` says; `described`: loaded through descriptors."""
+        return self._in_waves(self.described_flops if described else self.tile_flops, tokens, columns, k, element)
+
+    def tile_columns(self, tokens: int, columns: int) -> int:
+        """Weight rows of a tile with which whole waves of programs take the least time."""
+        return min(self.tile_shares, key=lambda n: (self._tile_work(tokens, columns, n), -n))
+
+    def _in_waves(self, rates: Mapping[str, float], tokens: int, columns: int, k: int, element: str) -> float | None:
+        """Microseconds at one of the rates; no less than its operands and result take to pass."""
+        if element not in rates:
+            return None
+        work = self._tile_work(tokens, columns, self.tile_columns(tokens, columns))
+        return max(2 * work * k / rates[element], self._streamed(tokens, columns, k)) * 1e6
+
+    def _tile_work(self, tokens: int, columns: int, n: int) -> float:
+        """Elements of the result in the time of which whole waves of tiles of `n` columns are done."""
+        tiles = -(-tokens // self.tile_rows) * -(-columns // n)
+        return -(-tiles // self.multiprocessors) * self.multiprocessors * self.tile_rows * n / self.tile_shares[n]
+
+    def _streamed(self, tokens: int, columns: int, k: int) -> float:
+        """Seconds to read x and w, and to store the product, two bytes a number."""
+        return 2 * (tokens * k + columns * k + tokens * columns) / self.bandwidth
+
 
 DEVICES: Mapping[str, Device] = MappingProxyType(
     {
-        "sm_90": Device("sm_90", 132, 4.64e12, 7.0e12, 0.97, 227 * 1024, 60 << 20, {"bf16": 790e12, "f16": 790e12, "f32": 50e12}),
+        "sm_90": Device(
+            "sm_90",
+            132,
+            4.64e12,
+            7.0e12,
+            0.97,
+            227 * 1024,
+            60 << 20,
+            {"bf16": 790e12, "f16": 790e12, "f32": 50e12},
+            library_flops={"bf16": 780e12, "f16": 780e12},
+            tile_flops={"bf16": 530e12, "f16": 530e12},
+            described_flops={"bf16": 780e12, "f16": 780e12},
+        ),
         "sm_80": Device("sm_80", 108, 1.7e12, 4.0e12, 1.3, 163 * 1024, 40 << 20, {"bf16": 250e12, "f16": 250e12, "f32": 17e12}),
     }
 )

@@ -39,6 +39,9 @@ from lamella.dialects.tile import (
     SortChoicesOp,
     TopPartialOp,
 )
+from lamella.passes.descriptors import by_descriptors, described_reason
+from lamella.passes.library import LIBRARY, in_library, region_reason
+from lamella.passes.packed_columns import streams
 from lamella.passes.row_parts import Heads, RowPart, data_operands, result_rows, row_parts
 
 SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
@@ -154,10 +157,13 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
         return Feasible((), (f"contract: {split_op.name} is what choose-schedule makes of tile.contract",))
     if not anchors:
         return _answer("row", _row(ops, stored_values(ops, copied)))
+    if any(in_library(a) for a in anchors):
+        return _answer(LIBRARY, region_reason(ops))
     if all(isinstance(a, ContractOp) for a in anchors):
         split = parts(ops)
         reason = _contract(ops, split, stored_values(ops, copied))
-        return _answer("gemv" if shape_of(split.contracts[0].x)[0] == 1 else "mma", reason, "contract")
+        one = shape_of(split.contracts[0].x)[0] == 1 and not all(streams(c) for c in split.contracts)
+        return _answer("gemv" if one else "mma", reason, "contract")
     experts = [a for a in anchors if isinstance(a, ContractExpertsOp)]
     if len(experts) == len(anchors):
         return _answer("experts" if experts[0].order is None else "expert_tiles", _experts(ops, stored_values(ops, copied)), "experts")
@@ -202,7 +208,9 @@ def _needs(
         sizes, op = shape_of(value), value.owner
         if isinstance(op, ScatterOp):
             if op in inside:
-                work += [(op.values, shape_of(op.values)[1], rows), (op.slots, None, rows), (op.cache, None, rows)]
+                # Where heads are rows of their own, a token has several of them.
+                tokens = shape_of(op.slots)[0] if heads is not None else rows
+                work += [(op.values, shape_of(op.values)[1], rows), (op.slots, None, tokens), (op.cache, None, rows)]
             continue
         if len(sizes) > 2 and op in inside:
             return f"a value of shape {_shape(sizes)} is no matrix of rows"
@@ -328,6 +336,10 @@ def _written_twice(parts_scatters: Sequence[Sequence[ScatterOp]], inside: Collec
 
 def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]) -> str | None:
     inside = set(ops)
+    if any(by_descriptors(c) for c in split.contracts):
+        reason = described_reason(ops)
+        if reason is not None:
+            return reason
     for contract in split.contracts:
         before = ancestors([contract.x, contract.weight], inside)
         earlier = next((c for c in split.contracts if c in before), None)
@@ -367,7 +379,7 @@ def _decoder_reason(contract: ContractOp | ContractPartialOp, made_by: Operation
     if not isinstance(made_by, DequantizeOp) or any(v.owner in inside for v in made_by.operands):
         return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
     group = made_by.packing.group.data
-    if shape_of(made_by.scales)[1] > 1 and group & (group - 1):
+    if made_by.groups > 1 and group & (group - 1):
         return f"groups of {group} columns share a scale: pieces of K, which have powers of two, do not end with them"
     if any(not isinstance(use.operation, ContractOp) for use in made_by.result.uses):
         return f"what unpacks the weight of {_where(contract)} is read by others too"

@@ -14,10 +14,11 @@ from lamella.dialects.tile import CastOp, ConstantOp, ContractExpertsOp, Contrac
 from lamella.errors import PassError
 from lamella.passes.choose_schedule import longest_query
 from lamella.passes.device import Device
-from lamella.passes.feasibility import ANCHORS, ELEMENTWISE, data_operands, feasible_schedules, parts
+from lamella.passes.feasibility import ELEMENTWISE, data_operands, feasible_schedules, parts
 from lamella.passes.fusion_cost import Account, crossing_bytes, join_account
 from lamella.passes.fusion_gate import STEP_OF, STEPS, Gate, Judgement, Limits, outputs_for, repeated_ops
 from lamella.passes.fusion_policy import Policy
+from lamella.passes.library import LibraryCall, call_of, in_library
 from lamella.passes.region_graph import Group, RegionGraph, value_bytes
 
 
@@ -44,6 +45,7 @@ class Fusion:
         """All steps, then what the policy forces, then a record of every edge that is left."""
         self.drop_unused()
         self.place_constants()
+        self.join_library()
         if self.limits.max_depth != 0:
             self.join_decoders()
             self.join_vertical()
@@ -110,6 +112,18 @@ class Fusion:
             if not op.result.uses:
                 self.graph.remove(group)
 
+    def join_library(self) -> None:
+        """Joins to each contraction of the library what one call of it computes: no choice is left, and the oracle refuses everything else."""
+        for op in [op for op in self.graph.ops if isinstance(op, ContractOp) and in_library(op)]:
+            call, group = call_of(op), self.graph.group_of[op]
+            if not isinstance(call, LibraryCall):
+                continue
+            for other in call.ops[1:]:
+                part = self.graph.group_of[other]
+                # What is widened feeds the sum; the sum and its rounding follow the product.
+                pair = (group, part) if any(v.owner in group.ops for v in other.operands) else (part, group)
+                self.merge("library", *pair, Judgement(True, "part of the library's call", join_account(*pair)), into=group)
+
     def join_decoders(self) -> None:
         """Joins what unpacks a weight to the contraction that reads it; one that several read goes to each."""
         for op in [op for op in self.graph.ops if isinstance(op, DequantizeOp)]:
@@ -125,9 +139,9 @@ class Fusion:
         A widening cast with several consumers goes to each: storing the wider value would cost more than making it again.
         """
         for op in reversed(list(self.graph.ops)):
-            if isinstance(op, (*ANCHORS, ConstantOp, DequantizeOp)):
-                continue
             group = self.graph.group_of[op]
+            if group.anchored or isinstance(op, (ConstantOp, DequantizeOp)):
+                continue
             if is_widening(op) and "vertical" in self.limits.on:
                 for reader in self.graph.readers(group)[1:]:
                     copy = self.graph.copy_for(group, reader)

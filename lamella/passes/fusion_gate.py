@@ -20,7 +20,7 @@ REASONS = {
     "vertical": "one consumer, same rows",
     "horizontal": "contractions on one x",
     "epilogue": "computed where its operands already are",
-    "decode": "unpacked where it is multiplied: its floats are never stored",
+    "decode": "unpacked where it is read: its floats are never stored",
     "shared": "its value leaves the region too, for the other readers",
     "sibling": "no dependence: programs of one launch",
     "forced": "the policy asks for it",

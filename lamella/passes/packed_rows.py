@@ -33,6 +33,7 @@ def move_rows(value: SSAValue, move: Callable[[SSAValue], WeightTransform], befo
         Rewriter.insert_op(op, InsertPoint.before(before))
         moved.append(op.results[0])
     packed = value.owner
+    assert not isinstance(packed, DequantizeOp) or packed.by_group is None, "rows move before lay-scales"
     if not isinstance(packed, DequantizeOp):
         return moved[0]
     words, scales, *mins = moved

@@ -1,10 +1,11 @@
-"""Linears with float weights enter; linears that read packed words and scales, made once at load time, leave."""
+"""Linears and embeddings with float weights enter; those that read packed words and scales, made once at load time, leave."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -17,13 +18,15 @@ from lamella.dialects import signature
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location, subject
 from lamella.dialects.packing import BITS, FLOATS, PackingAttr
-from lamella.dialects.transformer import DequantizeOp, GroupMinsOp, GroupScalesOp, LinearOp, PackWeightOp, WeightOp
+from lamella.dialects.transformer import DequantizeOp, EmbeddingOp, GroupMinsOp, GroupScalesOp, LinearOp, PackWeightOp, WeightOp
 from lamella.errors import PassError, nearest
 from lamella.passes.weight_expressions import carried, handles, origin, readers
 
-KINDS = ("none", *BITS)
-HEAD = "lm_head"
-"""Where the linear comes from that makes the logits."""
+KINDS, SAME = ("none", *BITS), "same"
+HEAD, EMBED = "lm_head", "embed"
+"""Where the linear comes from that makes the logits, and the table of embeddings of tokens."""
+Parts: TypeAlias = "tuple[SSAValue, SSAValue, SSAValue | None, PackingAttr]"
+"""Words, scales, perhaps least values, and how they are packed."""
 GROUPS = (128, 64, 32)
 """Columns that share a scale of int4 unless told otherwise: the first that divides a row."""
 LEAST_GROUP = 16
@@ -47,10 +50,11 @@ class QuantizeWeights(ModulePass):
     `kind`: `int4`, `int8`, `fp8` (float8 e4m3), or `none`, which changes nothing. `group`: columns that share a scale, a power of two; 0: for
     int4 the first of 128, 64 and 32 that divides a row, for int8 whole rows, which fp8 always takes. Rounding is to the nearest; `clip` searches the range of least squared error. `affine` (int4 unless told otherwise: `auto`)
     gives each group a least value, so that its numbers need not lie around 0. `skip` are shell patterns over the locations of
-    linears, with blanks between them; `head` is the kind of the linear that makes the logits.
+    linears, with blanks between them; `head` is the kind of the linear that makes the logits, `same` that of the others. An embedding that is
+    tied to the head is packed with it, once for both: rows of tokens are unpacked where they are gathered. `embed` is the kind of one of its own.
 
-    A linear keeps its weight where the weight is no plain one, another op reads it too (a tied embedding), or its columns are no whole
-    groups. Embeddings keep theirs. Each function says so in `lamella.folds`. Expects the layout settled (`propagate-layout`); run
+    A weight keeps its floats where it is no plain one, another op reads it too, or its columns are no whole
+    groups. Each function says so in `lamella.folds`. Expects the layout settled (`propagate-layout`); run
     `fold-constants` afterwards, which moves what makes the words to load time.
     """
 
@@ -60,23 +64,29 @@ class QuantizeWeights(ModulePass):
     group: int = 0
     skip: str = ""
     head: str = "none"
+    embed: str = "none"
     affine: str = "auto"
     clip: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         self.check()
-        if self.kind == self.head == "none":
+        if self.kind == self.head_kind == self.embed == "none":
             return
         known = handles(op)
         for function in signature.steps(op):
             signature.record(function, self.records(function, known))
 
+    @property
+    def head_kind(self) -> str:
+        """The kind of the linear that makes the logits."""
+        return self.kind if self.head == SAME else self.head
+
     def check(self) -> None:
         """Raises PassError for an option that says nothing."""
-        for name, kind in (("kind", self.kind), ("head", self.head)):
-            if kind not in KINDS:
+        for name, kind, known in (("kind", self.kind, KINDS), ("head", self.head, (*KINDS, SAME)), ("embed", self.embed, KINDS)):
+            if kind not in known:
                 raise PassError(
-                    f"unknown {name} '{kind}'", where="pass 'quantize-weights'", expected=", ".join(KINDS), remedy=nearest(kind, KINDS)
+                    f"unknown {name} '{kind}'", where="pass 'quantize-weights'", expected=", ".join(known), remedy=nearest(kind, known)
                 )
         if self.affine not in ("auto", "on", "off"):
             raise PassError("bad value for option 'affine'", where="pass 'quantize-weights'", expected="auto, on or off", got=self.affine)
@@ -88,27 +98,36 @@ class QuantizeWeights(ModulePass):
             raise PassError(f"{self.kind} takes no option", where="pass 'quantize-weights'", expected="one scale a row", got=got)
 
     def records(self, function: FuncOp, known: Mapping[str, Sequence[WeightOp]]) -> list[dict[str, str]]:
-        """Quantizes what can be; what became of each linear."""
-        made: dict[SSAValue, tuple[SSAValue, SSAValue, SSAValue | None, PackingAttr]] = {}
-        records: list[dict[str, str]] = []
-        for linear in [op for op in function.body.block.ops if isinstance(op, LinearOp)]:
-            kind = self.head if location(linear) == HEAD else self.kind
-            reason = self.refusal(linear, kind, known)
-            if reason:
-                records.append(entry("not_quantized", subject(linear), reason))
-                continue
-            columns = shape_of(linear.weight)[1]
-            packing = PackingAttr.of(kind, self.group_of(kind, columns) or columns)
-            affine = kind not in FLOATS and (self.affine == "on" or (self.affine == "auto" and kind == "int4"))
-            if linear.weight not in made:
-                made[linear.weight] = pack(linear, packing, affine=affine, clip=self.clip)
-            words, scales, mins, packing = made[linear.weight]
-            whole = DequantizeOp(words, scales, mins, packing, like=linear.weight.type, loc=location(linear) or None)
-            Rewriter.insert_op(whole, InsertPoint.before(linear))
-            linear.operands[1] = whole.result
-            size = "whole rows" if packing.group.data == columns else f"groups of {packing.group.data}"
-            records.append(entry("quantized", subject(linear), f"{kind}, {size}{', each with its least value' if affine else ''}"))
+        """Quantizes what can be; what became of each linear and of the embedding."""
+        made: dict[SSAValue, Parts] = {}
+        ops = list(function.body.block.ops)
+        records = [self.decide(op, made, known) for op in ops if isinstance(op, LinearOp)]
+        tables = [op for op in ops if isinstance(op, EmbeddingOp) and location(op) == EMBED]
+        records += [self.decide(op, made, known) for op in tables if not isinstance(op.table.owner, DequantizeOp)]
         return records or [entry("not_quantized", f"@{function.sym_name.data}", "no linear")]
+
+    def decide(self, op: LinearOp | EmbeddingOp, made: dict[SSAValue, Parts], known: Mapping[str, Sequence[WeightOp]]) -> dict[str, str]:
+        """Packs the weight of a linear, or the table of an embedding, or leaves it; the record of that. `made`: what is packed already."""
+        where, weight = location(op), op.operands[1]
+        kind = self.head_kind if where == HEAD else self.embed if isinstance(op, EmbeddingOp) else self.kind
+        reason = self.refusal(op, kind, known)
+        if reason:
+            return entry("not_quantized", subject(op), reason)
+        columns = shape_of(weight)[1]
+        packing = PackingAttr.of(kind, self.group_of(kind, columns) or columns)
+        affine = kind not in FLOATS and (self.affine == "on" or (self.affine == "auto" and kind == "int4"))
+        users = [*(tied(op) if isinstance(op, LinearOp) else ()), op]
+        if weight not in made:
+            made[weight] = pack(weight, packing, users[0], affine=affine, clip=self.clip)
+        words, scales, mins, packing = made[weight]
+        # One for all: rows that are gathered and products then agree on how scales lie.
+        whole = DequantizeOp(words, scales, mins, packing, like=weight.type, loc=where or None)
+        Rewriter.insert_op(whole, InsertPoint.before(users[0]))
+        for user in users:
+            user.operands[1] = whole.result
+        size = "whole rows" if packing.group.data == columns else f"groups of {packing.group.data}"
+        also = f", rows of {subject(users[0])} too" if len(users) > 1 else ""
+        return entry("quantized", subject(op), f"{kind}, {size}{', each with its least value' if affine else ''}{also}")
 
     def group_of(self, kind: str, columns: int) -> int:
         """Columns that share a scale; 0 for whole rows."""
@@ -118,21 +137,26 @@ class QuantizeWeights(ModulePass):
             return self.group
         return next((group for group in GROUPS if columns % group == 0), GROUPS[-1])
 
-    def refusal(self, linear: LinearOp, kind: str, known: Mapping[str, Sequence[WeightOp]]) -> str:
-        """Why a linear keeps its weight; empty where it does not."""
-        where = location(linear)
+    def refusal(self, op: LinearOp | EmbeddingOp, kind: str, known: Mapping[str, Sequence[WeightOp]]) -> str:
+        """Why a linear or an embedding keeps its weight; empty where it does not."""
+        where = location(op)
         if kind == "none":
-            return "the head keeps its weight: head=none" if where == HEAD else "kind=none"
+            what = "the head" if where == HEAD else "the embedding" if isinstance(op, EmbeddingOp) else ""
+            return f"{what} keeps its weight: {'head' if where == HEAD else 'embed'}=none" if what else "kind=none"
         if any(fnmatchcase(where, pattern) for pattern in self.skip.split()):
             return f"skip names {where}"
-        weights = carried(linear.weight)
+        weights = carried(op.operands[1])
         if weights is None:
-            return f"its weight comes from {origin(linear.weight)}, expected a plain weight"
+            return f"its weight comes from {origin(op.operands[1])}, expected a plain weight"
+        together = {op, *(tied(op) if isinstance(op, LinearOp) else ())}
         for name in dict.fromkeys(weight.weight_name.data for weight in weights):
-            others = sorted({subject(use.operation) for use in readers(known[name]) if not is_product(use.operation, use.index)})
+            uses = [use for use in readers(known[name]) if use.operation not in together]
+            others = sorted(
+                {subject(use.operation) for use in uses if isinstance(op, EmbeddingOp) or not is_product(use.operation, use.index)}
+            )
             if others:
                 return f"weight {name} is also read by {others[0]}"
-        columns = shape_of(linear.weight)[1]
+        columns = shape_of(op.operands[1])[1]
         group = self.group_of(kind, columns)
         if group and columns % group:
             return f"{columns} columns are no whole groups of {group}"
@@ -147,15 +171,21 @@ def is_product(op: Operation, operand: int) -> bool:
     return (isinstance(op, LinearOp) and operand == 1) or isinstance(op, DequantizeOp)
 
 
-def pack(linear: LinearOp, packing: PackingAttr, *, affine: bool, clip: bool) -> tuple[SSAValue, SSAValue, SSAValue | None, PackingAttr]:
-    """The ops that make words, scales and (with `affine`) mins of a linear's weight, put before it."""
-    weight = linear.weight
+def tied(linear: LinearOp) -> list[Operation]:
+    """The embeddings that read the weight of the head `linear` as it is, in program order; none of another linear."""
+    users = {use.operation for use in linear.weight.uses if isinstance(use.operation, EmbeddingOp)}
+    block = linear.parent_block()
+    return [op for op in block.ops if op in users] if users and block is not None and location(linear) == HEAD else []
+
+
+def pack(weight: SSAValue, packing: PackingAttr, before: Operation, *, affine: bool, clip: bool) -> Parts:
+    """The ops that make words, scales and (with `affine`) mins of a weight, put in front of the op `before`."""
     scales = GroupScalesOp(weight, packing, affine=affine, clip=clip)
     mins = GroupMinsOp(weight, scales.result, packing) if affine else None
     words = PackWeightOp(weight, scales.result, None if mins is None else mins.result, packing)
     made: list[Operation] = [scales, *([] if mins is None else [mins]), words]
     for op in made:
-        Rewriter.insert_op(op, InsertPoint.before(linear))
+        Rewriter.insert_op(op, InsertPoint.before(before))
     return words.result, scales.result, None if mins is None else mins.result, packing
 
 

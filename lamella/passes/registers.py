@@ -93,11 +93,16 @@ def _gemv(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
 
 
 def _mma(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
-    """Accumulators, twice where a rotation splits and joins them, and the part of x that a warp multiplies when there are few tokens."""
+    """Accumulators, twice where a rotation splits and joins them, and the part of x that a warp multiplies when there are few tokens.
+
+    Beside tiles of descriptors a rotation takes wide ones in halves.
+    """
     m, n, k = schedule.get("m"), schedule.get("n"), schedule.get("k")
     side = max(len(c) for c in split.components)
-    turned = 2 if any(isinstance(op, RotateOp) for op in split.epilogue) else 1
-    accumulators = m * n * side * turned // threads
+    turned = 0
+    if any(isinstance(op, RotateOp) for op in split.epilogue):
+        turned = n * side // (2 if schedule.options.data.get("descriptors") is not None and n * side >= 256 else 1)
+    accumulators = m * (n * side + turned) // threads
     operand = 16 * k // 2 // THREADS if m < 64 else 0
     prologue = m * k * max(0, alive(split.prologue)) // threads if split.prologue else 0
     return MMA_ADDRESSES + accumulators + operand + prologue

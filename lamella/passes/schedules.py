@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import element_of, shape_of
-from lamella.dialects.tile import AttendOp, ContractExpertsOp, ReduceOp, RotateOp, ScheduleAttr
-from lamella.passes.contractions import FEW_ROWS, most_columns, takes_words, weight_bits
+from lamella.dialects.tile import AttendOp, ContractExpertsOp, DequantizeOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
+from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts, stored_values
+from lamella.passes.packed_columns import digits, most_columns, streams
 from lamella.passes.registers import MOST, THREADS, registers
 from lamella.passes.row_parts import row_parts
 
@@ -112,10 +114,17 @@ def padded_to(size: int, k: int) -> int:
 
 
 def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
-    """Several tokens: tensor-core tiles of m tokens by n columns, k at a time, loads `stages` tiles ahead; few tokens are `swap`ped."""
+    """Several tokens: tensor-core tiles of m tokens by n columns, k at a time, loads `stages` tiles ahead; few tokens are `swap`ped.
+
+    Where x and weights are multiplied as they lie in memory, a tile of many tokens has up to 256 columns, as many as fill the device with the
+    least work; where the region is marked for them its loads go through `descriptors`. Measured on an H200 with the shapes of Llama-3.1-8B
+    and 2048 tokens: benchmarks/results.
+    """
     split = parts(ops)
     tokens, k = shape_of(split.contracts[0].x)
     exact = element_of(split.contracts[0].x) == "f32"
+    if digits(split.contracts, tokens) or (tokens == 1 and all(streams(c) for c in split.contracts)):
+        return stream_schedule(split, target)
     if tokens <= FEW_ROWS and not exact:
         return few_tokens_schedule(split, target)
     side_by_side = max(len(c) for c in split.components)
@@ -124,11 +133,51 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     n = 128 // side_by_side if m >= 64 and not exact else 32
     while n > 16 and -(-tokens // m) * (columns // n) < target.multiprocessors:
         n //= 2
+    described = describable(ops)
+    if m == target.tile_rows and as_stored(split):
+        n = target.tile_columns(tokens, columns * side_by_side)
+        # Angles take registers beside the products, unless a tile is taken in halves.
+        n = max(16, (n if described or not any(isinstance(op, RotateOp) for op in split.epilogue) else min(n, 128)) // side_by_side)
     n = max(n, needed_columns(split), 16)
     block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), 32 if exact else 64 if m >= 64 else 128))
     warps = 8 if m * n * side_by_side >= 128 * 128 else 4
     stages = 2 if exact else 3 if m >= 64 else 4
-    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages, swap=0, splits=1)
+    found = {"m": m, "n": n, "k": block_k, "warps": warps, "stages": stages, "swap": 0, "splits": 1}
+    return ScheduleAttr.of("mma", **found, **({DESCRIPTORS: 1} if described else {}))
+
+
+def as_stored(split: Parts) -> bool:
+    """Whether x and the weights of a region are numbers of 16 bits that are multiplied as they lie in memory, and nothing reduces rows of x."""
+    inside = set(split.prologue)
+    if any(c.x.owner in inside or isinstance(c.weight.owner, DequantizeOp) or weight_bits(c) != 16 for c in split.contracts):
+        return False
+    return not any(isinstance(op, ReduceOp) for op in split.prologue)
+
+
+def stream_schedule(split: Parts, target: Device) -> ScheduleAttr:
+    """One token, or as few as take digits, and weights of a byte or less: a program of one warp takes 64 weight rows, or 32 of whole bytes.
+
+    Each reads all of x and takes it apart, so that more rows cost less; what keeps memory busy are the tiles in flight, not warps. Up to eight
+    programs share the columns of a tile where tiles are few. Measured on an H200 with the shapes of Llama-3.1-8B: benchmarks/results.
+    """
+    tokens, k = shape_of(split.contracts[0].x)
+    side_by_side = max(len(c) for c in split.components)
+    columns = sum(shape_of(c[0].result)[1] for c in split.components)
+    bits = max(weight_bits(c) for c in split.contracts)
+    n = (64 if bits < 8 else 32) // side_by_side
+    block_k = most_columns(split.contracts, min(max(32, power_of_two(k)), 256))
+    whole = any(isinstance(op, ReduceOp) for op in split.prologue)
+    # Six programs on a multiprocessor, so that the last ones to end are few.
+    busy, splits, trips = 6 * target.multiprocessors, 1, -(-k // block_k)
+    while whole and n > 16 and -(-columns // n) < busy // 3:
+        n //= 2
+    n = max(n, needed_columns(split))
+    tiles = -(-columns // n)
+    while not whole and splits < 8 and tiles * splits < busy and trips >= 8 * splits and tiles <= target.counters:
+        splits *= 2
+    as_digits = digits(split.contracts, tokens)
+    options = {"m": power_of_two(tokens), "n": n, "k": block_k, "warps": max(1, n // 64), "stages": 3, "swap": 1, "splits": splits}
+    return ScheduleAttr.of("mma", **options, **({"digits": 3} if as_digits else {}))
 
 
 def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
@@ -143,7 +192,8 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
     m = max(8, power_of_two(tokens))
     n, busy = (32, 3 * target.multiprocessors) if m <= 16 else (64, 2 * target.multiprocessors)
-    block_k = 64 if m > 16 and side_by_side > 1 else 128
+    packed = max(weight_bits(c) for c in split.contracts) <= 8
+    block_k = 256 if packed else 64 if m > 16 and side_by_side > 1 else 128
     block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), block_k))
     whole = any(isinstance(op, ReduceOp) for op in split.prologue)
     splits, trips = 1, -(-k // block_k)
@@ -152,7 +202,7 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     while whole and n > 16 and -(-columns // n) < target.multiprocessors:
         n //= 2
     n = max(n, needed_columns(split))
-    stages = 3 if -(-columns // n) * splits >= busy else 5
+    stages = 4 if packed else 3 if -(-columns // n) * splits >= busy else 5
     return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=max(1, min(8, n // 16)), stages=stages, swap=1, splits=splits)
 
 
@@ -217,7 +267,8 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     rows = max(16, power_of_two(queries * group))
     # A split context of one query a sequence is all latency: half the positions a program, on half the warps, took a quarter off (H200).
     decode = longest_query == 1
-    tile = 32 if exact or decode else 64
+    # Of float8 twice the positions are as many bytes.
+    tile = 32 if exact or (decode and element_of(op.cache) != "f8") else 64
     tile = min(tile, max(16, power_of_two(context)))
     programs = sequences * op.kv_heads.value.data * -(-longest_query // queries)
     splits = 1

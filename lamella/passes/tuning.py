@@ -18,11 +18,14 @@ from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, attributes_of, element_of, shape_of
+from lamella.dialects.kernel.types import BLOCK_COLUMNS, BLOCK_ROWS
 from lamella.dialects.tile import AttendOp, ContractOp, FusedOp, LedgerEntryAttr, ReduceOp, ScheduleAttr
 from lamella.errors import OutputError, PassError
-from lamella.passes.contractions import FEW_ROWS, most_columns, weight_kind
+from lamella.passes.contractions import FEW_ROWS, weight_kind
+from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
+from lamella.passes.packed_columns import digits, most_columns, streams
 from lamella.passes.registers import registers
 from lamella.passes.schedules import minimum_columns, power_of_two
 
@@ -37,6 +40,8 @@ TUNABLE = ("gemv", "mma", "attend")
 """Skeletons whose parameters are worth a measurement."""
 BLOCKS = frozenset({"rows", "k", "m", "n", "tile", "warps", "columns"})
 """Options that are sizes of blocks, which are powers of two."""
+BARRIER = 64
+"""Bytes of what tells a program that a tile of a descriptor has arrived, generously."""
 FACTS = ("us", "share", "model_us")
 
 Shape = Mapping[str, int | str | bool]
@@ -154,6 +159,7 @@ def region_key(ops: Sequence[Operation], longest: int) -> tuple[str, Shape] | No
         "weights": "+".join(sorted({weight_kind(c) for c in split.contracts})),
         "columns": max(minimum_columns(split, i) for i in range(len(split.components))),
         "norm": any(isinstance(op, ReduceOp) for op in split.prologue),
+        **({DESCRIPTORS: True} if describable(ops) else {}),
     }
 
 
@@ -215,14 +221,25 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
     if options[name] < need:
         return f"{name} = {options[name]} is less than the {need} columns that the epilogue needs in one program"
     if skeleton == "mma":
-        reason = _few_limits(options, split, target)
+        reason = _few_limits(options, split, target) or _described_limits(options, ops)
         if reason is not None:
             return reason
-    least = {"m": 8 if options.get("swap") == 1 else 16, "n": 16, "k": 16}
+    few = "digits" in options or (shape_of(split.contracts[0].x)[0] == 1 and all(streams(c) for c in split.contracts))
+    least = {"m": 1 if few else 8 if options.get("swap") == 1 else 16, "n": 16, "k": 16}
     small = next((n for n in least if skeleton == "mma" and options[n] < least[n]), None)
     if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:
-        return f"k = {options['k']} is more columns than share a scale"
+        return f"k = {options['k']} are no whole groups, or do not divide a row of packed weights"
     return None if small is None else f"{small} = {options[small]} is less than the {least[small]} of a tensor core"
+
+
+def _described_limits(options: Mapping[str, int], ops: Sequence[Operation]) -> str | None:
+    """What holds of tiles that are loaded through descriptors."""
+    if not options.get(DESCRIPTORS):
+        return None
+    if options[DESCRIPTORS] != 1 or options["swap"] or options["splits"] != 1 or not describable(ops):
+        return f"{DESCRIPTORS} = {options[DESCRIPTORS]}, expected 1, of a region that is marked for them, neither swapped nor split"
+    large = next((name for name, most in (("m", BLOCK_ROWS), ("n", BLOCK_ROWS), ("k", BLOCK_COLUMNS)) if options[name] > most), None)
+    return None if large is None else f"{large} = {options[large]} is more than a descriptor fetches at once"
 
 
 def _few_limits(options: Mapping[str, int], split: Parts, target: Device) -> str | None:
@@ -232,6 +249,8 @@ def _few_limits(options: Mapping[str, int], split: Parts, target: Device) -> str
         return f"swap = {options['swap']} and splits = {options['splits']}, expected 0 or 1, and at least 1"
     if options["swap"] == 1 and options["m"] > FEW_ROWS:
         return f"m = {options['m']} tokens are too many to be columns of a product, at most {FEW_ROWS}"
+    if "digits" in options and not (options["digits"] == 3 and options["swap"] == 1 and digits(split.contracts, options["m"])):
+        return f"digits = {options['digits']}, expected 3, of at most 4 tokens and weights of bytes, which go down the product"
     if options["splits"] == 1:
         return None
     if any(isinstance(op, ReduceOp) for op in split.prologue):
@@ -268,7 +287,8 @@ def shared_memory(skeleton: str, options: Mapping[str, int], ops: Sequence[Opera
         split = parts(ops)
         side = max(len(c) for c in split.components)
         size = ELEMENT_BYTES[element_of(split.contracts[0].x)]
-        return options["stages"] * options["k"] * (options["m"] + options["n"] * side) * size
+        barriers = BARRIER * options["stages"] if options.get(DESCRIPTORS) else 0
+        return options["stages"] * options["k"] * (options["m"] + options["n"] * side) * size + barriers
     if skeleton == "attend":
         attend = next(op for op in ops if isinstance(op, AttendOp))
         dim, size = power_of_two(attend.head_dim.value.data), ELEMENT_BYTES[element_of(attend.q)]

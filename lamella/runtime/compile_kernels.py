@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from lamella.errors import KernelError, ManifestError
 from lamella.runtime.compile_worker import source_of
+from lamella.runtime.descriptors import blank
 from lamella.runtime.executor import Progress
 from lamella.runtime.kernel_files import KernelFiles
 from lamella.runtime.manifest import Kernel, Manifest
@@ -134,11 +135,13 @@ def requests(manifest: Manifest, files: KernelFiles, *, dependent_launch: bool =
         signature = function.__globals__.get("SIGNATURE")
         if signature is None:
             raise ManifestError("the kernel file has no SIGNATURE", where=kernel.file)
-        function.warmup(*(types[kind] for kind in signature.values()), grid=(1,), **launch_options(function, kernel, dependent_launch))
+        function.warmup(
+            *(blank(kind) or types[kind] for kind in signature.values()), grid=(1,), **launch_options(function, kernel, dependent_launch)
+        )
 
     functions = files.functions()
     with nullcontext() if capability is None else absent_device(capability):
-        return recorded([partial(launch, functions[name], kernel) for name, kernel in manifest.kernels.items()])
+        return recorded([partial(launch, function, manifest.kernels[name]) for name, function in functions.items()])
 
 
 def compile_kernels(wanted: Sequence[Request], workers: int | None = None, progress: Progress | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +14,11 @@ import torch
 
 from lamella.errors import DeviceError, OutOfMemoryError
 from lamella.runtime.compile_kernels import compile_kernels, launch_options, recorded
+from lamella.runtime.descriptors import described
 from lamella.runtime.executor import Kernels, MemoryExecutor, Progress
 from lamella.runtime.interpret import interpreting
 from lamella.runtime.kernel_files import KernelFiles
+from lamella.runtime.library import exact_sums, library_matmul
 from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import Memory, ran_out
 
@@ -79,15 +82,25 @@ class CudaExecutor(MemoryExecutor):
             if graph is not None:
                 graph.replay()
             else:
-                _run(self._steps[key])
+                with self._numerics(bucket):
+                    _run(self._steps[key])
+
+    def _numerics(self, bucket: Bucket) -> AbstractContextManager[None]:
+        """What launches of a bucket are queued, or captured, within: sums of the library in float32, where it computes something."""
+        calls = any(self.manifest.kernels[launch.kernel].library for launch in bucket.launches)
+        return exact_sums() if calls else nullcontext()
 
     def _bind(self, bucket: Bucket, launch: Launch, args: list[torch.Tensor]) -> Step:
-        function, kernel = self._functions[launch.kernel], self.manifest.kernels[launch.kernel]
+        kernel = self.manifest.kernels[launch.kernel]
+        if kernel.library:
+            return Step(_nothing, library_matmul(kernel, args))
+        function = self._functions[launch.kernel]
         options = launch_options(function, kernel, self._dependent_launch)
-        if launch is bucket.launches[0]:
-            # Later launches read the inputs before they wait, so the step before has to have ended.
+        given = described(kernel, args)
+        if launch is bucket.launches[0] or launch.ordered:
+            # Later launches read the inputs before they wait, so the step before has to have ended; so has a library's call.
             options.pop("launch_pdl", None)
-        return Step(partial(function.warmup, *args, grid=launch.grid, **options), partial(function[launch.grid], *args, **options))
+        return Step(partial(function.warmup, *given, grid=launch.grid, **options), partial(function[launch.grid], *given, **options))
 
     def _warm_up(self, bucket: Bucket, count: int, steps: tuple[Step, ...]) -> None:
         """Run the launches once, so that every module is loaded, then capture them and run the graph once, which puts it on the device;
@@ -100,12 +113,15 @@ class CudaExecutor(MemoryExecutor):
         saved = {name: tensor.clone() for name, tensor in inputs.items()}
         try:
             _zero(inputs.values())
-            _run(steps)
+            # The first call of a library makes its handle, which no capture may do.
+            with self._numerics(bucket):
+                _run(steps)
             torch.cuda.synchronize()
             if self._use_graphs:
                 torch.cuda.empty_cache()  # as a capture does, whose own memory is counted here
                 before, _ = torch.cuda.mem_get_info(self.device)
-                graph = self._capture(steps)
+                with self._numerics(bucket):
+                    graph = self._capture(steps)
                 _zero(inputs.values())
                 graph.replay()
                 torch.cuda.synchronize()
@@ -133,6 +149,10 @@ class CudaExecutor(MemoryExecutor):
 def _zero(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         tensor.zero_()
+
+
+def _nothing() -> None:
+    """What a call of a library has to compile."""
 
 
 def _run(steps: Iterable[Step]) -> None:

@@ -17,8 +17,10 @@ import numpy
 import torch
 
 from lamella.errors import DeviceError
+from lamella.runtime.descriptors import described
 from lamella.runtime.executor import Kernels, MemoryExecutor, Progress
 from lamella.runtime.kernel_files import KernelFiles
+from lamella.runtime.library import library_matmul
 from lamella.runtime.manifest import Bucket, Launch
 from lamella.runtime.memory import POISON, Memory
 
@@ -102,7 +104,7 @@ class Step:
 
 
 class InterpretExecutor(MemoryExecutor):
-    """Runs the shipped kernel files. Grid programs run in shuffled order, so races show; dead buffers hold NaN, so bad plans show."""
+    """Runs the shipped kernel files, and calls of a library on torch. Grid programs run in shuffled order, so races show; dead buffers hold NaN, so bad plans show."""
 
     def __init__(self, memory: Memory, kernels: Kernels, *, shuffle_seed: int | None = 0, poisoned: bool = True) -> None:
         """`shuffle_seed` None keeps the interpreter's own order; `poisoned` fills dead ranges with NaN. Raises DeviceError, ManifestError."""
@@ -140,13 +142,16 @@ class InterpretExecutor(MemoryExecutor):
                     memory.fill_(POISON)
 
     def _bind(self, launch: Launch, args: list[torch.Tensor]) -> Step:
-        function = self._functions[launch.kernel]
         dead = tuple(self.memory.range(offset, size) for offset, size in launch.dead)
-        return Step(partial(function[launch.grid], *args, **_switches(function)), dead)
+        kernel = self.manifest.kernels[launch.kernel]
+        if kernel.library:
+            return Step(library_matmul(kernel, args), dead)
+        function = self._functions[launch.kernel]
+        return Step(partial(function[launch.grid], *described(kernel, args), **_switches(function)), dead)
 
 
 def _switches(function: Any) -> dict[str, Any]:
-    """Constexpr parameters as the interpreter needs them: it multiplies the raw bits of bf16 dot operands, so those are widened."""
+    """Constexpr parameters as the interpreter needs them: it multiplies the raw bits of bf16 dot operands, so those are widened; it knows no assembly."""
     import triton.language as tl
 
-    return {"DOT": tl.float32} if "DOT" in function.arg_names else {}
+    return {name: value for name, value in (("DOT", tl.float32), ("ASM", False)) if name in function.arg_names}

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from lamella.errors import ManifestError
-from lamella.runtime.manifest import Manifest
+from lamella.runtime.manifest import Kernel, Manifest
 
 
 class KernelFiles:
@@ -24,7 +24,7 @@ class KernelFiles:
             # Triton reads a kernel's source from its file, so text has to become one.
             self.folder = Path(mkdtemp(prefix="lamella-kernels-"))
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-            for name, kernel in manifest.kernels.items():
+            for name, kernel in _printed(manifest):
                 if name not in kernels:
                     raise ManifestError(f"kernel {name!r} has no source text")
                 path = self.folder / (kernel.file or f"kernels/{name}.py")
@@ -35,7 +35,12 @@ class KernelFiles:
 
     def functions(self) -> dict[str, Any]:
         """Kernel name -> the `@triton.jit` function of that name in its file. Raises ManifestError for a file that lacks it."""
-        return {name: load_function(self.folder / kernel.file, name) for name, kernel in self.manifest.kernels.items()}
+        return {name: load_function(self.folder / kernel.file, name) for name, kernel in _printed(self.manifest)}
+
+
+def _printed(manifest: Manifest) -> list[tuple[str, Kernel]]:
+    """The kernels that have a text: all but calls of a library."""
+    return [(name, kernel) for name, kernel in manifest.kernels.items() if not kernel.library]
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:

@@ -17,7 +17,9 @@ from lamella.errors import ManifestError, nearest
 
 FORMAT = 1
 FILE_NAME = "manifest.json"
-POOLS = ("arena", "input", "weight", "constant", "cache")
+POOLS = ("arena", "input", "weight", "constant", "cache", "scales")
+LAYERED = ("cache", "scales")
+"""Pools that have a tensor for each layer: caches, and scales of caches of float8."""
 DTYPE_BYTES: Mapping[str, int] = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8": 1, "i64": 8, "i32": 4, "i8": 1, "i1": 1}
 
 T = TypeVar("T")
@@ -25,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ref:
-    """Where an argument lives: a range of the arena, or a named input, weight, constant or the cache of one layer."""
+    """Where an argument lives: a range of the arena, or a named input, weight, constant or the cache (or its scales) of one layer."""
 
     pool: str
     name: str = ""
@@ -43,23 +45,44 @@ class Ref:
         """Only the fields that mean something in this pool."""
         if self.pool == "arena":
             return {"pool": "arena", "offset": self.offset, "dtype": self.dtype, "shape": list(self.shape)}
-        return {"pool": "cache", "layer": self.layer} if self.pool == "cache" else {"pool": self.pool, "name": self.name}
+        return {"pool": self.pool, "layer": self.layer} if self.pool in LAYERED else {"pool": self.pool, "name": self.name}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `args` are the region's inputs, then one out per yielded value; `dead` are arena ranges it is the last to use."""
+    """One kernel launch. `args` are the region's inputs, then one out per yielded value; `dead` are arena ranges it is the last to use.
+
+    An `ordered` launch starts when all before it have ended, whatever its kernel could do earlier.
+    """
 
     kernel: str
     grid: tuple[int, ...]
     args: tuple[Ref, ...]
     loc: str = ""
     dead: tuple[tuple[int, int], ...] = ()
+    ordered: bool = False
+
+
+DESCRIBED = ("bf16", "f16")
+"""Element types of what is read through descriptors."""
+LIBRARY_OPERANDS = ("x", "weight", "residual", "bias")
+"""What a call of a library of matrix products takes: x @ weightᵀ, and at most one of the others, added before the sums are rounded."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """An argument that a kernel reads through a tensor descriptor, in blocks of so many rows and columns: a matrix where its REF says."""
+
+    argument: int
+    block: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One distinct region: its printed file (relative to the manifest), how to launch it, and its body as a list of ops."""
+    """One distinct region: its printed file (relative to the manifest), how to launch it, and its body as a list of ops.
+
+    Where `library` is not empty the region has no file: it is one call of a library of matrix products, of which `library` says which input is what.
+    """
 
     file: str
     inputs: int
@@ -67,6 +90,8 @@ class Kernel:
     num_warps: int = 4
     num_stages: int = 1
     sources: tuple[str, ...] = ()
+    library: Mapping[str, int] = field(default_factory=dict[str, int])
+    descriptors: tuple[Descriptor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,10 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """The paged cache: per layer `[blocks, 2, kv_heads, block, head_dim]`; `paired` leading dimensions of a head lie in paired order."""
+    """The paged cache: per layer `[blocks, 2, kv_heads, block, head_dim]`; `paired` leading dimensions of a head lie in paired order.
+
+    `scales`: the element type of `[blocks, 2, kv_heads, block, 1]` beside it, which a cache of float8 has; empty: there are none.
+    """
 
     layers: int
     kv_heads: int
@@ -139,11 +167,25 @@ class CacheSpec:
     dtype: str
     blocks_per_sequence: int
     paired: int = 0
+    scales: str = ""
+
+    def shape(self, pool: str, blocks: int) -> tuple[int, int, int, int, int]:
+        """Of a layer's tensor in one of the pools LAYERED."""
+        return blocks, 2, self.kv_heads, self.block, self.head_dim if pool == "cache" else 1
+
+    def element(self, pool: str) -> str:
+        """The element type of that."""
+        return self.dtype if pool == "cache" else self.scales
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The pools LAYERED that there are."""
+        return LAYERED if self.scales else LAYERED[:1]
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block in all layers."""
-        return self.layers * 2 * self.kv_heads * self.block * self.head_dim * DTYPE_BYTES[self.dtype]
+        """Bytes of one block in all layers, scales included."""
+        return self.layers * sum(prod(self.shape(pool, 1)) * DTYPE_BYTES[self.element(pool)] for pool in self.pools)
 
 
 @dataclass(frozen=True)
@@ -191,6 +233,11 @@ class Manifest:
     format: int = FORMAT
 
     @property
+    def uses_library(self) -> bool:
+        """Whether some region is a call of a library of matrix products."""
+        return any(kernel.library for kernel in self.kernels.values())
+
+    @property
     def arena_bytes(self) -> int:
         """Size of the one arena all buckets share."""
         return max((b.arena_bytes for b in self.buckets), default=0)
@@ -210,6 +257,8 @@ class Manifest:
         manifest: Manifest = _decode(Manifest, fields_, FILE_NAME)
         for name, kernel in manifest.kernels.items():
             _check_body(kernel.body, kernel.inputs, f"{FILE_NAME}: kernels.{name}.body")
+            _check_library(kernel, f"{FILE_NAME}: kernels.{name}.library")
+            _check_descriptors(kernel, f"{FILE_NAME}: kernels.{name}.descriptors")
         for name, weight in manifest.weights.items():
             if weight.sources or weight.transform:
                 _check_body(weight.transform, len(weight.sources), f"{FILE_NAME}: weights.{name}.transform")
@@ -248,6 +297,37 @@ def _check_body(body: Mapping[str, Any], args: int, where: str) -> None:
         raise ManifestError("wrong number of args", where=where, expected=str(args), got=str(body["args"]))
 
 
+def _check_library(kernel: Kernel, where: str) -> None:
+    if not kernel.library:
+        return
+    if not {"x", "weight"} <= kernel.library.keys() <= {*LIBRARY_OPERANDS} or len(kernel.library) > 3:
+        expected, got = "x, weight and at most one of residual, bias", ", ".join(kernel.library)
+        raise ManifestError("no call of a library", where=where, expected=expected, got=got)
+    if kernel.file or len(kernel.body["yields"]) != 1 or not all(0 <= i < kernel.inputs for i in kernel.library.values()):
+        raise ManifestError("no call of a library", where=where, expected=f"no file, one result and inputs below {kernel.inputs}")
+
+
+def _check_descriptors(kernel: Kernel, where: str) -> None:
+    arguments = [descriptor.argument for descriptor in kernel.descriptors]
+    if len(set(arguments)) < len(arguments) or not all(0 <= i < kernel.inputs for i in arguments):
+        raise ManifestError("a descriptor of no input", where=where, expected=f"different ones below {kernel.inputs}", got=str(arguments))
+    odd = next((d.block for d in kernel.descriptors if any(n < 1 or n & (n - 1) for n in d.block)), None)
+    if odd is not None:
+        raise ManifestError("a descriptor of odd blocks", where=where, expected="powers of two", got=str(list(odd)))
+
+
+def _check_described(manifest: Manifest, bucket: Bucket, launch: Launch, where: str) -> None:
+    """What descriptors refer to: matrices of 16-bit numbers whose rows begin at multiples of 16 bytes."""
+    for descriptor in manifest.kernels[launch.kernel].descriptors:
+        ref = launch.args[descriptor.argument]
+        given = {i.name: i for i in bucket.inputs}
+        named = {"input": given, "weight": manifest.weights, "constant": manifest.constants}.get(ref.pool, {})
+        dtype, shape = (named[ref.name].dtype, named[ref.name].shape) if ref.name in named else (ref.dtype, ref.shape)
+        if dtype not in DESCRIBED or len(shape) != 2 or shape[1] * DTYPE_BYTES[dtype] % 16 or ref.offset % 16:
+            expected, got = "a matrix in bf16 or f16 whose rows begin at multiples of 16 bytes", f"{list(shape)} {dtype} at {ref.offset}"
+            raise ManifestError("no descriptor can be made", where=f"{where}.args[{descriptor.argument}]", expected=expected, got=got)
+
+
 def _check_bucket(manifest: Manifest, bucket: Bucket, where: str) -> None:
     inputs = {i.name for i in bucket.inputs}
     for output in bucket.outputs:
@@ -257,11 +337,14 @@ def _check_bucket(manifest: Manifest, bucket: Bucket, where: str) -> None:
         kernel = manifest.kernels.get(launch.kernel)
         if kernel is None:
             raise ManifestError(f"unknown kernel {launch.kernel!r}", where=here, remedy=nearest(launch.kernel, manifest.kernels))
+        if kernel.library and bucket.advance:
+            raise ManifestError("a decode step calls no library", where=here, got=launch.kernel)
         expected, got = kernel.inputs + len(kernel.body["yields"]), len(launch.args)
         if got != expected:
             raise ManifestError(f"wrong number of args for {launch.kernel!r}", where=here, expected=str(expected), got=str(got))
         for j, ref in enumerate(launch.args):
             _check_ref(manifest, bucket, inputs, ref, f"{here}.args[{j}]")
+        _check_described(manifest, bucket, launch, here)
         for offset, size in launch.dead:
             if offset < 0 or offset + size > bucket.arena_bytes:
                 raise ManifestError("dead range lies outside the arena", where=here, expected=f"within {bucket.arena_bytes} bytes")
@@ -270,7 +353,9 @@ def _check_bucket(manifest: Manifest, bucket: Bucket, where: str) -> None:
 def _check_ref(manifest: Manifest, bucket: Bucket, inputs: set[str], ref: Ref, where: str) -> None:
     if ref.pool not in POOLS:
         raise ManifestError(f"unknown pool {ref.pool!r}", where=where, remedy=nearest(ref.pool, POOLS))
-    if ref.pool == "cache":
+    if ref.pool in LAYERED:
+        if ref.pool not in manifest.cache.pools:
+            raise ManifestError("a cache without scales has none to refer to", where=where)
         if not 0 <= ref.layer < manifest.cache.layers:
             raise ManifestError("no such cache layer", where=where, expected=f"below {manifest.cache.layers}", got=str(ref.layer))
         return

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from random import Random
 
 import torch
 
 from lamella.errors import ManifestError, OutOfMemoryError, PromptError
-from lamella.runtime.manifest import Bucket, Manifest, Ref
+from lamella.runtime.manifest import Bucket, CacheSpec, Manifest, Ref
 from lamella.semantics import DTYPES
 
 POISON = 0xFF
@@ -98,6 +97,8 @@ class Memory:
     weights: Mapping[str, torch.Tensor]
     constants: Mapping[str, torch.Tensor]
     caches: Sequence[torch.Tensor]
+    scales: Sequence[torch.Tensor] = ()
+    """Those of caches of float8, by layer."""
 
     def view(self, bucket: Bucket, ref: Ref) -> torch.Tensor:
         """The tensor a REF of `bucket` names; arena ranges become contiguous views."""
@@ -112,6 +113,8 @@ class Memory:
                 return self.constants[ref.name]
             case "cache":
                 return self.caches[ref.layer]
+            case "scales":
+                return self.scales[ref.layer]
             case _:
                 raise ManifestError(f"unknown pool {ref.pool!r}")
 
@@ -140,12 +143,10 @@ def reserve(
         promise(device, needed)
         arena = torch.zeros(manifest.arena_bytes, dtype=torch.uint8, device=device)
         inputs = {b.key: {i.name: torch.zeros(i.shape, dtype=DTYPES[i.dtype], device=device) for i in b.inputs} for b in manifest.buckets}
-        shape = (manifest.cache.layers, *_cache_shape(manifest, cache_blocks(manifest, device, cache_tokens)))
-        what, needed, remedy = "the cache", prod(shape) * DTYPES[manifest.cache.dtype].itemsize, "a smaller max_context or cache_tokens"
+        blocks = cache_blocks(manifest, device, cache_tokens)
+        what, needed, remedy = "the cache", blocks * manifest.cache.block_bytes, "a smaller max_context or cache_tokens"
         promise(device, needed)
-        # One allocation for all layers: several would each be rounded up.
-        pool = torch.zeros(shape, dtype=DTYPES[manifest.cache.dtype], device=device)
-        caches = list(pool.unbind())
+        caches, *scales = (layers_of(manifest.cache, pool, blocks, device) for pool in manifest.cache.pools)
     except (MemoryError, RuntimeError) as error:
         if not ran_out(error):
             raise
@@ -153,9 +154,15 @@ def reserve(
         got = None if free is None else str(free)
         raise OutOfMemoryError(f"{what} does not fit on {device}", expected=f"{needed} free bytes", got=got, remedy=remedy) from error
     if poisoned:
-        for tensor in (arena, *caches):
+        for tensor in (arena, *caches, *(scales[0] if scales else ())):
             poison(tensor)
-    return Memory(manifest, device, arena, inputs, weights, constants, caches)
+    return Memory(manifest, device, arena, inputs, weights, constants, caches, scales[0] if scales else ())
+
+
+def layers_of(cache: CacheSpec, pool: str, blocks: int, device: torch.device) -> list[torch.Tensor]:
+    """The tensor of each layer in a pool of caches, of zeros. One allocation holds all: several would each be rounded up."""
+    shape = (cache.layers, *cache.shape(pool, blocks))
+    return list(torch.zeros(shape, dtype=DTYPES[cache.element(pool)], device=device).unbind())
 
 
 def cache_blocks(manifest: Manifest, device: torch.device, cache_tokens: int | None = None) -> int:
@@ -184,8 +191,3 @@ def cache_blocks(manifest: Manifest, device: torch.device, cache_tokens: int | N
             remedy="end what else uses the GPU, or pack the weights: quantize",
         )
     return int(min(wanted, fit))
-
-
-def _cache_shape(manifest: Manifest, blocks: int) -> tuple[int, ...]:
-    spec = manifest.cache
-    return (blocks, 2, spec.kv_heads, spec.block, spec.head_dim)

@@ -122,7 +122,7 @@ def _band(weight: torch.Tensor, recipe: Recipe, moments: Moments | None, dtype: 
         grouped = weight.unflatten(1, (-1, group))
         scales, mins = _ranges(grouped, importance.view(-1, group), recipe, dtype)
         numbers = nearest_numbers(grouped, scales, mins, kind).flatten(1)
-        return packed_numbers(numbers, kind), scales.to(dtype), torch.empty(0) if mins is None else mins.to(dtype)
+        return packed_numbers(numbers, kind, recipe.group or columns), scales.to(dtype), torch.empty(0) if mins is None else mins.to(dtype)
     found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
     # Column by column: each is a row in memory.
     turned = weight.T.contiguous()
@@ -147,7 +147,7 @@ def _band(weight: torch.Tensor, recipe: Recipe, moments: Moments | None, dtype: 
     scales = torch.cat([scale for scale, _ in found], dim=1)
     least_values = [least for _, least in found if least is not None]
     mins = torch.cat(least_values, dim=1) if least_values else torch.empty(0)
-    return packed_numbers(turned.T.contiguous(), kind), scales.to(dtype), mins.to(dtype)
+    return packed_numbers(turned.T.contiguous(), kind, group), scales.to(dtype), mins.to(dtype)
 
 
 def _blocks(moments: Moments) -> list[tuple[int, torch.Tensor]]:

@@ -1,7 +1,8 @@
 # pyright: basic
 """The paged cache and attention over it, for a ragged batch: no loop over sequences, and nothing read from blocks nobody owns.
 
-A cache is [blocks, 2, Hkv, S, D]: block, key or value, KV head, slot in block, head dimension. Block 0 is the null block.
+A cache is [blocks, 2, Hkv, S, D]: block, key or value, KV head, slot in block, head dimension. Block 0 is the null block. One of float8
+comes with scales [blocks, 2, Hkv, S, 1]; at level 1, where it is one value, the four bytes of a scale follow each head: [blocks, 2, Hkv, S, D + 4].
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ import torch
 
 from .table import implements
 
+FLOAT8 = torch.float8_e4m3fn
+SCALE_BYTES = 4
+"""Of the float32 scale of a head in a cache of float8."""
+SMALLEST = 2.0**-100
+"""The magnitude from which on a head has a scale of its own: a head of zeros is divided by something, too."""
 TILE = 64
 """Fewest queries worth sharing one gathered copy of a sequence's keys."""
 
@@ -36,12 +42,28 @@ def slots(positions: torch.Tensor, query_start: torch.Tensor, block_table: torch
 
 
 def scatter(values: torch.Tensor, cache: torch.Tensor, places: torch.Tensor, *, part: int) -> torch.Tensor:
-    """values[N, Hkv·D] into slots places[N] of the cache's keys (part 0) or values (part 1), in place; returns the cache."""
+    """values[N, Hkv·D], or by heads [N·Hkv, D], into slots places[N] of the cache's keys (part 0) or values (part 1), in place; returns the cache."""
     block = cache.shape[3]
-    rows = values.reshape(values.shape[0], cache.shape[2], cache.shape[4]).to(cache.dtype)
+    rows = values.reshape(places.shape[0], cache.shape[2], cache.shape[4]).to(cache.dtype)
     place = places.long()
-    cache[place // block, part, :, place % block] = rows
+    as_bytes(cache)[place // block, part, :, place % block] = as_bytes(rows)
     return cache
+
+
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """A tensor of float8, which torch cannot index everywhere, as bytes; others as they are."""
+    return x.view(torch.uint8) if x.dtype == FLOAT8 else x
+
+
+def by_heads(x: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """x[N, H·D] -> numbers of float8 [N, H, D] and scales float32 [N, H, 1]: what `transformer.cache_write` rounds, step by step.
+
+    A scale is the largest magnitude of a head (at least SMALLEST) / 448, the largest float8; a number is x / scale, to the nearest, ties to even.
+    """
+    rows = x.float().unflatten(1, (heads, -1))
+    largest = torch.maximum(rows.abs().amax(-1, keepdim=True), torch.tensor(SMALLEST, device=x.device))
+    scales = largest * (1.0 / torch.finfo(FLOAT8).max)
+    return (rows / scales).to(FLOAT8), scales
 
 
 @implements("transformer.cache_write")
@@ -53,8 +75,10 @@ def cache_write(
     query_start: torch.Tensor,
     block_table: torch.Tensor,
 ) -> torch.Tensor:
-    """k, v [N, Hkv·D] into the cache, in place, at the slots of their tokens; returns the cache."""
+    """k, v [N, Hkv·D] into the cache, in place, at the slots of their tokens; returns the cache. One of float8 is [blocks, 2, Hkv, S, D + 4]."""
     places = slots(positions, query_start, block_table, block=cache.shape[3])
+    if cache.dtype == FLOAT8:
+        k, v = (torch.cat([part.view(torch.uint8) for part in by_heads(x, cache.shape[2])], dim=-1).view(FLOAT8) for x in (k, v))
     return scatter(v, scatter(k, cache, places, part=0), places, part=1)
 
 
@@ -118,8 +142,8 @@ class QueryTiles:
         return rows if self.count == rows.shape[0] else rows[self.real.reshape(-1)]
 
 
-def gather_units(cache: torch.Tensor, units: torch.Tensor, size: int) -> torch.Tensor:
-    """cache, units[X, P, U] -> float32 [X, 2, Hkv, P, U·size, D]: the keys and values of units of `size` slots.
+def gather_units(cache: torch.Tensor, units: torch.Tensor, size: int, scales: torch.Tensor | None = None) -> torch.Tensor:
+    """cache, units[X, P, U] -> float32 [X, 2, Hkv, P, U·size, D]: the keys and values of units of `size` slots, times their `scales`, if any.
 
     Unit number block·(S / size) + i of the cache is slots [i·size, (i+1)·size) of a block; `size` divides S.
     """
@@ -129,8 +153,15 @@ def gather_units(cache: torch.Tensor, units: torch.Tensor, size: int) -> torch.T
     index = (units // per_block)[:, None] * (parts * kv_heads) + heads
     if per_block > 1:
         index = index * per_block + (units % per_block)[:, None]
-    rows = cache.reshape(-1, size * head_dim).index_select(0, index.reshape(-1))
-    return rows.float().reshape(units.shape[0], parts, kv_heads, units.shape[1], -1, head_dim)
+    rows = as_bytes(cache).reshape(-1, size * head_dim).index_select(0, index.reshape(-1)).view(cache.dtype)
+    found = rows.float().reshape(units.shape[0], parts, kv_heads, units.shape[1], -1, head_dim)
+    return found if scales is None else found.mul_(gather_units(scales, units, size))
+
+
+def parts_of(cache: torch.Tensor, others: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The operands behind `context_len` as scales and sinks: those of a cache of float8 come first."""
+    scales, others = (others[0], others[1:]) if cache.dtype == FLOAT8 else (None, others)
+    return scales, others[0] if others else None
 
 
 def slopes(heads: int, alibi: float) -> torch.Tensor:
@@ -150,15 +181,15 @@ def attend(
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     context_len: torch.Tensor,
-    sinks: torch.Tensor | None = None,
-    *,
+    *others: torch.Tensor | None,
     heads: int,
     kv_heads: int,
     head_dim: int,
     scale: float,
     **modifiers: float,
 ) -> torch.Tensor:
-    """q[N, H·D], cache, block_table[B, M], query_start[B+1], context_len[B] (, sinks[H]) -> float32 [N, H·D]; rows of padding tokens are 0.
+    """q[N, H·D], cache, block_table[B, M], query_start[B+1], context_len[B] (, scales) (, sinks[H]) -> float32 [N, H·D]; rows of padding
+    tokens are 0. A cache of float8 has scales.
 
     Query i of a sequence with Q queries sees the cache positions t <= context_len - Q + i; query head h reads KV head h // (H / Hkv).
     softmax(scale·q·k)·v in float32, after the `modifiers` of `attend_partial`. Memory is tiles·T keys and N·H·T scores, T being the longest
@@ -167,7 +198,7 @@ def attend(
     """
     tokens = q.shape[0]
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, **modifiers}
-    acc, _, total = attend_partial(q, cache, block_table, query_start, context_len, sinks, **sizes, splits=1, tile=cache.shape[3])
+    acc, _, total = attend_partial(q, cache, block_table, query_start, context_len, *others, **sizes, splits=1, tile=cache.shape[3])
     return (acc / total.masked_fill(total == 0, 1)[..., None]).reshape(tokens, heads * head_dim)
 
 
@@ -177,8 +208,7 @@ def attend_partial(
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     context_len: torch.Tensor,
-    sinks: torch.Tensor | None = None,
-    *,
+    *others: torch.Tensor | None,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -202,6 +232,7 @@ def attend_partial(
     has without a value: its maximum and sum include them.
     """
     tokens, device, block = q.shape[0], q.device, cache.shape[3]
+    scales, sinks = parts_of(cache, others)
     acc = torch.zeros(tokens, heads, splits, head_dim, dtype=torch.float32, device=device)
     largest = torch.full((tokens, heads, splits), float("-inf"), device=device)
     total = torch.zeros(tokens, heads, splits, device=device)
@@ -225,7 +256,7 @@ def attend_partial(
     # Keys and values [X, Hkv, chunks, longest, D], zeroed beyond the context, and scores [X, Hkv, chunks, group·width, longest].
     offset = torch.arange(longest, device=device)
     time = first + offset
-    both = gather_units(cache, units, unit)
+    both = gather_units(cache, units, unit, scales)
     full = max(0, int(((span - longest) // length).min()) + 1)  # chunks that lie within every context
     unused = unused_positions(time[:, full:], tiles.limit)
     both[:, :, :, full:].masked_fill_(unused[:, None, None, ..., None], 0)
@@ -284,6 +315,10 @@ def attention(
     scale: float,
     **modifiers: float,
 ) -> torch.Tensor:
-    """`attend`, rounded once to q's dtype."""
-    given = (q, cache, block_table, query_start, context_len, sinks)
-    return attend(*given, heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=scale, **modifiers).to(q.dtype)
+    """`attend`, rounded once to q's dtype; a cache of float8 is [blocks, 2, Hkv, S, D + 4]."""
+    others = (sinks,)
+    if cache.dtype == FLOAT8:
+        others = (cache[..., head_dim:].contiguous().view(torch.float32), sinks)
+        cache = cache[..., :head_dim].contiguous()
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale, **modifiers}
+    return attend(q, cache, block_table, query_start, context_len, *others, **sizes).to(q.dtype)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import torch
 
-from .table import implements
+from .table import DTYPES, implements
 
 
 @implements("transformer.embedding")
-def embedding(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """tokens[N] i32, table[V, E] -> [N, E]. Raises IndexError for an id outside the table."""
-    return table.index_select(0, tokens)
+def embedding(tokens: torch.Tensor, table: torch.Tensor, *, dtype: str | None = None) -> torch.Tensor:
+    """tokens[N] i32, table[V, E] -> [N, E] of `dtype` (None: the table's). Raises IndexError for an id outside the table."""
+    rows = table.index_select(0, tokens)
+    return rows if dtype is None else rows.to(DTYPES[dtype])
 
 
 @implements("transformer.gather_rows")

@@ -19,41 +19,49 @@ ROWS = 1 << 22
 """Weights that are worked on at a time: temporaries stay small beside a large weight."""
 
 
-def shifts(bits: int) -> list[int]:
-    """The lowest bit of each number of a word: neighbours lie half a word apart."""
-    return [bits * (i // 2) + 16 * (i % 2) for i in range(32 // bits)]
+def half(group: int) -> int:
+    """Columns between the two numbers of four bits that share a byte: a power of two, at most 64, so that both are in one group."""
+    return min(64, (group & -group) // 2)
 
 
-def pack(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """numbers[O, K] without sign, below 2^bits -> words[O, K·bits/32] i32."""
-    each = numbers.to(torch.int32).unflatten(1, (-1, 32 // bits))
-    words = torch.zeros(each.shape[:2], dtype=torch.int32, device=each.device)
-    for i, shift in enumerate(shifts(bits)):
-        words |= each[:, :, i] << shift
-    return words
+def pack(numbers: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """numbers[O, K] without sign, below 2^bits, in groups of so many columns -> words[O, K·bits/32] i32, as `#transformer.packing` lays them."""
+    signed = numbers.to(torch.uint8) ^ (1 << (bits - 1))
+    if bits == 4:
+        low, high = signed.unflatten(1, (-1, 2, half(group))).unbind(2)
+        signed = (low | high << 4).flatten(1)
+    return signed.contiguous().view(torch.int32)
 
 
-def packed_numbers(numbers: torch.Tensor, kind: str) -> torch.Tensor:
-    """numbers[O, K] of a kind -> how they are stored: words i32, or floats of eight bits."""
-    return numbers.to(FLOATS[kind]) if kind in FLOATS else pack(numbers, BITS[kind])
+def packed_numbers(numbers: torch.Tensor, kind: str, group: int) -> torch.Tensor:
+    """numbers[O, K] of a kind, in groups of so many columns -> how they are stored: words i32, or floats of eight bits."""
+    return numbers.to(FLOATS[kind]) if kind in FLOATS else pack(numbers, BITS[kind], group)
 
 
-def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
+def unpack(words: torch.Tensor, bits: int, group: int) -> torch.Tensor:
     """words[O, W] i32 -> numbers[O, W·32/bits] f32, whole and without sign."""
-    out = torch.empty((*words.shape, 32 // bits), dtype=torch.float32, device=words.device)
-    for i, shift in enumerate(shifts(bits)):
-        out[..., i] = (words >> shift) & ((1 << bits) - 1)
-    return out.flatten(1)
+    found = words.contiguous().view(torch.uint8) ^ (0x88 if bits == 4 else 0x80)
+    if bits == 4:
+        found = found.unflatten(1, (-1, half(group)))
+        found = torch.stack([found & 15, found >> 4], dim=2).flatten(1)
+    return found.float()
 
 
 @implements("transformer.dequantize")
 @implements("tile.dequantize")
-def dequantize(words: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None = None, *, packing: Mapping[str, Any]) -> torch.Tensor:
-    """words[O, W] i32 (fp8: [O, K] f8), scales[O, G] (, mins[O, G]) -> w[O, K] f32: scale·(q - zero), or scale·q + min, in float32."""
+def dequantize(
+    words: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None = None, *, packing: Mapping[str, Any], by_group: bool = False
+) -> torch.Tensor:
+    """words[O, W] i32 (fp8: [O, K] f8), scales[O, G] (, mins[O, G]) -> w[O, K] f32: scale·(q - zero), or scale·q + min, in float32.
+
+    `by_group`: scales and mins are [G, O].
+    """
+    if by_group:
+        scales, mins = scales.T, None if mins is None else mins.T
     if packing["kind"] in FLOATS:
         return words.float() * scales.float()
     bits = BITS[packing["kind"]]
-    grouped = unpack(words, bits).unflatten(1, (scales.shape[1], -1))
+    grouped = unpack(words, bits, packing["group"]).unflatten(1, (scales.shape[1], -1))
     if mins is None:
         grouped -= 1 << (bits - 1)
         grouped *= scales.float()[..., None]
@@ -141,6 +149,12 @@ def group_mins(weight: torch.Tensor, scales: torch.Tensor, *, packing: Mapping[s
     return _in_bands(band, weight, scales)
 
 
+@implements("transformer.by_group")
+def by_group(scales: torch.Tensor) -> torch.Tensor:
+    """scales[O, G] -> [G, O]."""
+    return scales.T.contiguous()
+
+
 @implements("transformer.pack_weight")
 def pack_weight(
     weight: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None = None, *, packing: Mapping[str, Any]
@@ -150,6 +164,6 @@ def pack_weight(
 
     def band(part: torch.Tensor, scale: torch.Tensor, *low: torch.Tensor) -> torch.Tensor:
         numbers = nearest_numbers(wide(part).unflatten(1, (-1, group)), wide(scale), wide(low[0]) if low else None, kind).flatten(1)
-        return packed_numbers(numbers, kind)
+        return packed_numbers(numbers, kind, group)
 
     return _in_bands(band, weight, scales, *(() if mins is None else (mins,)))

@@ -6,36 +6,37 @@ import json
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lamella.errors import LamellaError, PromptError
-from lamella.runtime.sampling_parameters import SamplingParameters
 from lamella.tools.embed_command import embed
+from lamella.tools.generate_command import generate
 from lamella.tools.options import (
     ArchOption,
     ArenaOption,
+    CacheOption,
     ContextOption,
-    Device,
     DtypeOption,
-    Executor,
     FitOption,
+    HeadOption,
     JsonOption,
+    Library,
+    LibraryOption,
     ModelArgument,
-    Quantization,
     QuantizeOption,
     SeedOption,
     SetOption,
+    Storage,
     TokensOption,
     buckets_of,
     byte_count,
     numbers,
     pass_options_of,
     progress,
-    prompt_of,
 )
 from lamella.tools.quantize_commands import perplexity
 from lamella.tools.quantize_commands import quantize as quantize_command
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from lamella.api import Program
     from lamella.pipeline import PassOptions
     from lamella.tools.cross_compile import KernelResources
-
-DEFAULT_NEW_TOKENS = 128
 
 app = typer.Typer(
     name="lamella",
@@ -56,6 +55,7 @@ app = typer.Typer(
 )
 
 
+app.command()(generate)
 app.command()(embed)
 app.command("quantize")(quantize_command)
 app.command()(perplexity)
@@ -64,104 +64,6 @@ app.command()(perplexity)
 @app.callback()
 def options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
     """A compiler for LLM inference: checkpoint to IR to Triton to text."""
-
-
-@app.command()
-def generate(
-    model: ModelArgument,
-    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
-    prompt_ids: Annotated[str | None, typer.Option(metavar="1,2,3", help="Token ids to continue, in place of text.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the model's chat template.")] = False,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="With --chat: the system prompt.")] = None,
-    tools: Annotated[Path | None, typer.Option(metavar="FILE", help="With --chat: functions to offer, a JSON list.")] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after so many tokens; by default 128, or what the context leaves.")
-    ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Do not stop at the model's end token.")] = False,
-    device: Annotated[Device, typer.Option(help="Where to run.")] = "auto",
-    dtype: DtypeOption = "auto",
-    quantize: QuantizeOption = "none",
-    executor: Annotated[Executor, typer.Option(help="How to run.")] = "auto",
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: among all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that make up this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(metavar="STR", help="Stop before this text; may be repeated.")] = None,
-    as_json: JsonOption = False,
-    random_weights: SeedOption = None,
-    max_context: ContextOption = None,
-    max_arena: ArenaOption = None,
-    weight_cache: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder that keeps transformed weights, so that the next start is faster.")
-    ] = None,
-    steps_per_replay: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, metavar="N", help="Tokens made together; by default 1 where text is printed, else 8 on a GPU."),
-    ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Print times, and memory of graphs, on stderr.")] = False,
-) -> None:
-    """Continue a prompt. Text is printed as it is made; with --json one object is printed at the end."""
-    given = prompt_of(prompt, prompt_ids, chat)
-    if not chat and (system is not None or tools is not None):
-        raise PromptError("a conversation is missing", where="--tools" if system is None else "--system", remedy="add --chat")
-    # Whatever can be wrong with the request is found before the work of compiling and loading begins.
-    SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    most = byte_count(max_arena, "--max-arena")
-    if "" in (stop or ()):
-        raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
-    from lamella import api
-    from lamella.runtime.executor import resolve
-    from lamella.runtime.generate import token_limit
-    from lamella.tools.generation_stats import stats_text
-
-    offered = [] if tools is None else api.read_tools(tools)
-    resolve(executor, device)
-    # Printed text should come as it is made.
-    steps = steps_per_replay if steps_per_replay is not None or as_json else 1
-    with progress("compiling") as show:
-        opened = api.open_model(model, random_weights=random_weights)
-        ids = api.encode(opened, given, chat=chat, system=system, tools=offered)
-        limit = token_limit(ids, max_new_tokens, opened.config.vocabulary, api.context_of(opened, max_context))
-        if stop and opened.tokenizer is None:
-            raise PromptError("stop strings need a tokenizer", where=model, expected="tokenizer.json beside config.json")
-        loaded = api.load(
-            opened,
-            device=device,
-            dtype=dtype,
-            quantize=quantize,
-            executor=executor,
-            max_context=max_context,
-            weight_cache=weight_cache,
-            max_arena=most,
-            steps_per_replay=steps,
-            progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
-            kernel_progress=lambda done, total, kernel: show(f"compiling kernels, {done} of {total}"),
-        )
-    result = loaded.generate(
-        ids,
-        max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, limit),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=tuple(stop or ()),
-        ignore_eos=ignore_eos,
-        steps_per_replay=steps,
-        on_text=None if as_json else _write,
-    )
-    if as_json:
-        fields = {"prompt_ids": result.prompt_ids, "output_ids": result.output_ids, "text": result.text, "stop_reason": result.stop_reason}
-        print(json.dumps({**fields, "timings": dict(result.timings)}, ensure_ascii=False))
-    else:
-        # A model without a tokenizer streams no text; its ids are its answer.
-        print("" if result.text else ",".join(map(str, result.output_ids)))
-    if stats:
-        graph_bytes = loaded.executor.graph_bytes
-        print(stats_text(len(result.prompt_ids), len(result.output_ids), result.timings, graph_bytes), file=sys.stderr)
-    elif sys.stderr.isatty() and not as_json:
-        rate = result.timings.get("tokens_per_second")
-        speed = f", {rate:.1f} tokens/s" if rate else ""
-        Console(stderr=True).print(f"[dim]{len(result.output_ids)} tokens{speed}, stopped by {result.stop_reason}[/dim]")
 
 
 @app.command()
@@ -175,12 +77,15 @@ def inspect(
     arch: Annotated[str | None, typer.Option(metavar="sm_NN", help="The GPU whose floor is shown; by default sm_90.")] = None,
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
+    quantize_head: HeadOption = None,
+    kv_cache: CacheOption = "auto",
 ) -> None:
     """Print what a model is, whether it runs and why not, the memory it takes and the floor of a token. Loads no weights."""
     from lamella.tools.inspect_command import inspection_text
 
     with progress("reading"):
-        text = inspection_text(model, arch=arch, dtype=dtype, context=context, batch=batch, as_json=as_json, quantize=quantize)
+        stored = Storage(quantize, quantize_head, kv_cache)
+        text = inspection_text(model, arch=arch, dtype=dtype, context=context, batch=batch, as_json=as_json, storage=stored)
     print(text)
 
 
@@ -192,10 +97,13 @@ def compile_(
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
+    quantize_head: HeadOption = None,
+    kv_cache: CacheOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
     max_arena: ArenaOption = None,
+    library: LibraryOption = "auto",
     settings: SetOption = None,
     without: Annotated[list[str] | None, typer.Option("--without", metavar="PASS", help="Leave a pass out; may be repeated.")] = None,
     fit: FitOption = False,
@@ -210,8 +118,11 @@ def compile_(
     if until is not None:
         stage_number(until)
     most, options = byte_count(max_arena, "--max-arena"), pass_options_of(settings)
+    stored = Storage(quantize, quantize_head, kv_cache)
     with output_folder(output) as folder:
-        program = _compile(model, arch, dtype, tokens, max_context, random_weights, until, options, most, without or (), fit, quantize)
+        program = _compile(
+            model, arch, dtype, tokens, max_context, random_weights, until, options, most, without or (), fit, stored, library
+        )
         program.save(folder)
         figures = _figures(program, arch) if program.kernels and arch is not None else None
     if time_passes:
@@ -238,9 +149,12 @@ def explain(
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
+    quantize_head: HeadOption = None,
+    kv_cache: CacheOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
+    library: LibraryOption = "auto",
 ) -> None:
     """Print what fused, what did not, and why, for decode or for the buckets of --tokens. Identical layers share a line."""
     from lamella.tools.explain import explain as explanation
@@ -251,7 +165,7 @@ def explain(
         return
     if model is None:
         raise PromptError("no model", where="lamella explain", expected="MODEL, or --diff DIR_A DIR_B")
-    options = pass_options_of(settings)
+    options, stored = pass_options_of(settings), Storage(quantize, quantize_head, kv_cache)
     if why_not is not None:
         _explain_pair(
             model,
@@ -263,11 +177,13 @@ def explain(
             dtype=dtype,
             max_context=max_context,
             random_weights=random_weights,
-            quantize=quantize,
+            **asdict(stored),
+            library=library,
         )
         return
+    until = None if fit else "plan"
     program = _compile(
-        model, arch, dtype, tokens or "1", max_context, random_weights, None if fit else "plan", options, fit=fit, quantize=quantize
+        model, arch, dtype, tokens or "1", max_context, random_weights, until, options, fit=fit, storage=stored, library=library
     )
     print(json.dumps(list(program.ledger)) if as_json else explanation(program.ledger))
 
@@ -371,18 +287,21 @@ def report(
     arch: ArchOption = None,
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
+    quantize_head: HeadOption = None,
+    kv_cache: CacheOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
     max_arena: ArenaOption = None,
     random_weights: SeedOption = None,
+    library: LibraryOption = "auto",
 ) -> None:
     """Print memory, kernels, the work of a step and what bounds it; with --arch also registers, spills, shared memory and occupancy."""
     from lamella.output import output_folder
     from lamella.tools.report import as_manifest
     from lamella.tools.report_files import FILES, ModelReport
 
-    most = byte_count(max_arena, "--max-arena")
-    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most, quantize=quantize)
+    most, stored = byte_count(max_arena, "--max-arena"), Storage(quantize, quantize_head, kv_cache)
+    program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most, storage=stored, library=library)
     manifest = as_manifest(program.manifest)
     if context is not None and context > manifest.max_context:
         raise PromptError("bad context", where="--context", expected=f"1 to {manifest.max_context}, the longest one", got=str(context))
@@ -408,7 +327,8 @@ def _compile(
     max_arena: int = 0,
     skip: Sequence[str] = (),
     fit: bool = False,
-    quantize: Quantization = "none",
+    storage: Storage | None = None,
+    library: Library = "auto",
 ) -> Program:
     """Compile under a progress line."""
     from lamella import api
@@ -418,7 +338,7 @@ def _compile(
             model,
             arch=arch,
             dtype=dtype,
-            quantize=quantize,
+            **asdict(storage or Storage()),
             buckets=None if tokens is None else buckets_of(tokens),
             max_context=max_context,
             random_weights=random_weights,
@@ -427,6 +347,7 @@ def _compile(
             max_arena=max_arena,
             skip=skip,
             fit_registers=fit,
+            library=library,
         )
 
 
@@ -436,10 +357,6 @@ def _figures(program: Program, arch: str) -> dict[str, KernelResources]:
 
     with progress(f"compiling {len(program.kernels)} kernels for {arch}"):
         return dict(zip(program.kernels, cross_compile(program.kernels, arch), strict=True))
-
-
-def _write(text: str) -> None:
-    print(text, end="", flush=True)
 
 
 def main(args: Sequence[str] | None = None) -> int:

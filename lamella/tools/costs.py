@@ -52,6 +52,7 @@ POOL_FIELD: Mapping[str, str] = {
     "input": "inputs",
     "arena": "activations",
     "cache": "cache",
+    "scales": "cache",
 }
 """Which field of a Cost counts the bytes of a pool."""
 
@@ -97,8 +98,7 @@ def operand(manifest: Manifest, bucket: Bucket, ref: Ref) -> Operand:
         case "constant":
             found = manifest.constants[ref.name]
         case _:
-            spec = manifest.cache
-            return spec.dtype, (1, 2, spec.kv_heads, spec.block, spec.head_dim)
+            return manifest.cache.element(ref.pool), manifest.cache.shape(ref.pool, 1)
     return found.dtype, found.shape
 
 
@@ -140,9 +140,9 @@ def pairs(bucket: Bucket, context: float) -> int:
     return round(bucket.tokens * (context - queries + (queries + 1) / 2))
 
 
-def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0) -> dict[str, int]:
-    """Bytes of each pool of a loaded model: weights, constants, arena, inputs of all buckets, a cache that holds `cache_tokens`, and what
-    the driver takes for CUDA graphs (`Device.graph_bytes`).
+def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0, library_bytes: int = 0) -> dict[str, int]:
+    """Bytes of each pool of a loaded model: weights, constants, arena, inputs of all buckets, a cache that holds `cache_tokens`, what
+    the driver takes for CUDA graphs (`Device.graph_bytes`), and where a library computes something its workspaces (`Device.library_bytes`).
 
     The cache has one block more, the null block, as `runtime.memory.cache_blocks` counts.
     """
@@ -154,6 +154,7 @@ def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0) -> dict[s
         "inputs": sum(size_of((i.dtype, i.shape)) for b in manifest.buckets for i in b.inputs),
         "cache": (1 + -(-cache_tokens // spec.block)) * spec.block_bytes,
         "graphs": graph_bytes,
+        **({"library": library_bytes} if manifest.uses_library else {}),
     }
 
 
@@ -183,8 +184,9 @@ def _read(
                     # Of the experts only those that some token chose, at most as many as there are choices.
                     experts = attributes["experts"]
                     total += min(experts, prod(values[ids[2]][1])) * whole // experts
-                case (("tile.attend" | "tile.attend_partial"), 1):
-                    return int(bucket.sequences * context * spec.block_bytes / spec.block / spec.layers)
+                case (("tile.attend" | "tile.attend_partial"), _) if len(shape) == len(spec.shape("cache", 1)):
+                    # Of the cache, or its scales, `whole` is a block.
+                    return int(bucket.sequences * context * whole / spec.block)
                 case (("tile.attend" | "tile.attend_partial"), 2):
                     total += bucket.sequences * ceil(context / spec.block) * DTYPE_BYTES[dtype]
                 case ("tile.scatter", 1) | ("tile.attend_merge", 3):
@@ -230,7 +232,7 @@ SHAPES: Mapping[str, Rule] = {
     "tile.slots": lambda x, a: [("i32", x[0][1])],
     "tile.scatter": lambda x, a: [x[1]],
     "tile.rotate": lambda x, a: [x[0]],
-    "tile.dequantize": lambda x, a: [("f32", (x[0][1][0], x[1][1][1] * a["packing"]["group"]))],
+    "tile.dequantize": lambda x, a: [("f32", (x[0][1][0], x[1][1][0 if a.get("by_group") else 1] * a["packing"]["group"]))],
     "tile.contract": lambda x, a: [("f32", (x[0][1][0], x[1][1][0]))],
     "tile.contract_partial": lambda x, a: [("f32", (a["splits"], x[0][1][0], x[1][1][0]))],
     "tile.contract_merge": lambda x, a: [("f32", x[0][1][1:])],

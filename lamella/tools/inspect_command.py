@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lamella import api
@@ -14,6 +14,7 @@ from lamella.program import DEFAULT_ARCH, Shape
 from lamella.runtime.manifest import DTYPE_BYTES, Bucket, Manifest
 from lamella.tools.costs import pools
 from lamella.tools.explain import byte_size, ranges
+from lamella.tools.options import Storage
 from lamella.tools.report import weight_bytes
 from lamella.tools.roofline import StepWork, microseconds, step_work, triage
 from lamella.tools.text_table import TextTable, aligned
@@ -46,7 +47,9 @@ class Inspection:
     @property
     def memory(self) -> dict[str, int]:
         """Bytes of each pool of the loaded model; empty where it cannot be loaded."""
-        return {} if self.manifest is None else pools(self.manifest, self.context * self.batch, self.target.graph_bytes)
+        if self.manifest is None:
+            return {}
+        return pools(self.manifest, self.context * self.batch, self.target.graph_bytes, self.target.library_bytes)
 
     def json(self) -> dict[str, Any]:
         """Everything as JSON; docs/inspect.md names the fields."""
@@ -167,14 +170,20 @@ def features(survey: api.Survey) -> dict[str, str]:
 
 
 def inspect(
-    model: str, *, arch: str | None = None, dtype: str = "auto", context: int | None = None, batch: int = 1, quantize: str = "none"
+    model: str,
+    *,
+    arch: str | None = None,
+    dtype: str = "auto",
+    context: int | None = None,
+    batch: int = 1,
+    storage: Storage | None = None,
 ) -> Inspection:
     """
     Surveys a model and compiles one decode step of `batch` sequences (and the longest prefill chunk, whose arena is the largest), from
-    headers alone. `quantize` is as for `api.load`. `context` None: the longest one, at most `api.DEFAULT_CONTEXT`. Raises LamellaError for what is no model, for an unknown
+    headers alone. `storage`: arguments as for `api.load`. `context` None: the longest one, at most `api.DEFAULT_CONTEXT`. Raises LamellaError for what is no model, for an unknown
     architecture of GPU, and for a context the model was not made for.
     """
-    target = device(arch or DEFAULT_ARCH)
+    target, stored = device(arch or DEFAULT_ARCH), storage or Storage()
     found = api.survey(model)
     if found.model is None:
         return Inspection(found, context or 0, batch, target)
@@ -190,18 +199,18 @@ def inspect(
         found.model,
         arch=arch,
         dtype=dtype,
-        quantize=quantize,
+        **asdict(stored),
         buckets=[Shape.decode(batch), *chunks],
         until="plan",
         max_context=tokens,
         keep_ir=False,
     )
-    return Inspection(found, tokens, batch, target, program.manifest, quantize)
+    return Inspection(found, tokens, batch, target, program.manifest, stored.quantize)
 
 
 def inspection_text(
-    model: str, *, arch: str | None, dtype: str, context: int | None, batch: int, as_json: bool, quantize: str = "none"
+    model: str, *, arch: str | None, dtype: str, context: int | None, batch: int, as_json: bool, storage: Storage | None = None
 ) -> str:
     """What the command prints."""
-    made = inspect(model, arch=arch, dtype=dtype, context=context, batch=batch, quantize=quantize)
+    made = inspect(model, arch=arch, dtype=dtype, context=context, batch=batch, storage=storage)
     return json.dumps(made.json()) if as_json else made.text()

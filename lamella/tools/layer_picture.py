@@ -118,7 +118,8 @@ def _box(manifest: Manifest, bucket: Bucket, at: int, names: Mapping[str, Sequen
             sides.append(f"{own} {short_size(size_of(operand(manifest, bucket, ref)))}")
             # Launches share a kernel, whose text has the names of the first of them.
             lines = [re.sub(rf"^{re.escape(name_of(launch, index, names))}\b", own, line) for line in lines]
-    title = f"{launch.kernel}, grid {'×'.join(map(str, launch.grid))}, {kernel.num_warps} warp{'s' * (kernel.num_warps > 1)}"
+    how = f"grid {'×'.join(map(str, launch.grid))}, {kernel.num_warps} warp{'s' * (kernel.num_warps > 1)}"
+    title = f"{launch.kernel}, {'a call of the library' if kernel.library else how}"
     return Box(launch, at, title, tuple(lines), tuple(dict.fromkeys(sides)), tuple(dict.fromkeys(cache)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -18,11 +19,19 @@ if TYPE_CHECKING:
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 Quantization = Literal["none", "int8", "int4", "fp8", "keep"]
+Head = Literal["int8", "int4", "fp8", "none", "same"]
+KvCache = Literal["auto", "fp8"]
 Executor = Literal["auto", "cuda", "interpret", "reference"]
+Library = Literal["auto", "off", "on"]
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face directory, a .gguf file, or a bare config.json.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Element type of weights, activations and cache.")]
 QuantizeOption = Annotated[Quantization, typer.Option(help="Weights of linears in few bits; keep: packed as a GGUF file has them.")]
+HeadOption = Annotated[
+    Head | None,
+    typer.Option(help="The same for the linear that makes the logits, and embeddings tied to it; same: as the others. By default int8."),
+]
+CacheOption = Annotated[KvCache, typer.Option(help="Keys and values as float8 with a scale a head, in half the memory; auto: as --dtype.")]
 SeedOption = Annotated[int | None, typer.Option(metavar="SEED", help="Random weights, for a bare config.json.")]
 ArchOption = Annotated[str | None, typer.Option(metavar="sm_NN", help="Compile the kernels for this GPU and show registers.")]
 TokensOption = Annotated[str | None, typer.Option(metavar="N,…", help="Tokens of a step, one bucket each.")]
@@ -37,7 +46,19 @@ SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="PASS.OPTI
 ArenaOption = Annotated[
     str | None, typer.Option("--max-arena", metavar="BYTES", help="Most memory for activations of a step: bytes, or with KiB, MiB, GiB.")
 ]
+LibraryOption = Annotated[
+    Library, typer.Option("--library", help="Whether cuBLAS computes linears of many tokens; auto: where the cost model finds it faster.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How weights and cache lie in memory: arguments of `api.load` and `api.compile` by their names."""
+
+    quantize: Quantization = "none"
+    quantize_head: Head | None = None
+    kv_cache: KvCache = "auto"
 
 
 def prompt_of(text: str | None, ids: str | None, chat: bool) -> str | list[int]:

@@ -28,7 +28,7 @@ SCALES = "f16"
 MOST_TOKENS = 512
 """Tokens of a text that are run as one sequence."""
 MOST_TEXTS = 4
-HEAD = "lm_head"
+HEAD, EMBED = "lm_head", "embed"
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"),
     *("added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json"),
@@ -40,12 +40,14 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to make of a model. `group` 0: whole rows, for int4 the first of GROUPS that divides a row. `skip`: shell patterns over the locations
+    """What to make of a model. `group` 0: whole rows, for int4 the first of GROUPS that divides a row. `head`: the kind of the linear that makes
+    the logits, and of the embeddings where these are tied to it; `embed`: of others. `skip`: shell patterns over the locations
     of linears, `layers.0.* *.down`, with blanks between them. `clip`: search ranges, by what the calibration texts say where there are any."""
 
     kind: str = "int8"
     group: int = 0
     head: str = "int8"
+    embed: str = "none"
     skip: str = ""
     clip: bool = True
 
@@ -84,10 +86,11 @@ def location_of(weight: str) -> str:
     return weight.removesuffix("_proj")
 
 
-def recipe_for(settings: Settings, weight: str, columns: int) -> Recipe:
-    """How a weight is quantized."""
-    kind = settings.head if weight == HEAD else settings.kind
-    if kind in FLOATS or (weight == HEAD and settings.head != settings.kind):
+def recipe_for(settings: Settings, weight: str, columns: int, tied: bool = False) -> Recipe:
+    """How a weight is quantized; `tied`: the embeddings make the logits."""
+    own = {HEAD: settings.head, EMBED: settings.head if tied else settings.embed}
+    kind = own.get(weight, settings.kind)
+    if kind in FLOATS or (weight in own and kind != settings.kind):
         return Recipe(kind, 0, False, settings.clip)
     group = settings.group
     if not group and kind == "int4":
@@ -97,9 +100,11 @@ def recipe_for(settings: Settings, weight: str, columns: int) -> Recipe:
 
 def refusal(opened: LoadedModel, settings: Settings, weight: str, shape: tuple[int, int]) -> str:
     """Why a linear keeps its floats; empty where it does not."""
-    where, recipe = location_of(weight), recipe_for(settings, weight, shape[1])
+    tied = opened.config.tied
+    where, recipe = location_of(weight), recipe_for(settings, weight, shape[1], tied)
     if recipe.kind == "none":
-        return "the head keeps its weight: --head none" if weight == HEAD else "--kind none"
+        kept = {HEAD: "the head keeps its weight: --head none", EMBED: "the embeddings, which make the logits, keep theirs: --head none"}
+        return kept.get(weight, "--kind none")
     pattern = next((pattern for pattern in settings.skip.split() if fnmatchcase(where, pattern)), "")
     if pattern:
         return f"--skip {pattern}"
@@ -126,10 +131,11 @@ def quantize_checkpoint(
     config, source = opened.config, opened.source
     shapes = weight_shapes(config)
     stored = source_names(config)
+    tables = (EMBED,) if config.tied or settings.embed != "none" else ()
     matrices = {
         name: config.matrix(name, shape)
         for name, shape in shapes.items()
-        if len(shape) == 2 and not name.startswith("embed") and not name.removesuffix(".bias").endswith("norm")
+        if len(shape) == 2 and (name in tables or not name.startswith(EMBED)) and not name.removesuffix(".bias").endswith("norm")
     }
     reasons = {name: refusal(opened, settings, name, shape) for name, shape in matrices.items()}
     chosen = [name for name, reason in reasons.items() if not reason]
@@ -138,7 +144,8 @@ def quantize_checkpoint(
     announced: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         if name in chosen:
-            announced |= _parts(stored[name].removesuffix(".weight"), recipe_for(settings, name, matrices[name][1]), matrices[name])
+            recipe = recipe_for(settings, name, matrices[name][1], config.tied)
+            announced |= _parts(stored[name].removesuffix(".weight"), recipe, matrices[name])
         else:
             announced[stored[name]] = (_element(source.dtype(name)), shape)
     made: dict[str, LinearReport] = {}
@@ -159,7 +166,7 @@ def quantize_checkpoint(
             return
         if progress is not None:
             progress(sum(not each.reason for each in made.values()), len(chosen), name)
-        recipe, weight = recipe_for(settings, name, shape[1]), floats_of(name)
+        recipe, weight = recipe_for(settings, name, shape[1], config.tied), floats_of(name)
         if x is not None and not (last and last[0][0] is x):
             last[:] = [(x, Moments(x))]
         quantized = quantize(weight, recipe, last[0][1] if x is not None else None, torch.float16)

@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal
 import typer
 
 from lamella.errors import OutputError, PromptError
-from lamella.tools.options import ContextOption, Device, DtypeOption, JsonOption, ModelArgument, QuantizeOption, SeedOption, progress
+from lamella.tools.options import (
+    CacheOption,
+    ContextOption,
+    Device,
+    DtypeOption,
+    HeadOption,
+    JsonOption,
+    ModelArgument,
+    QuantizeOption,
+    SeedOption,
+    progress,
+)
 
 Kind = Literal["int8", "int4", "fp8"]
 HeadKind = Literal["int8", "int4", "fp8", "none"]
@@ -29,7 +40,8 @@ def quantize(
     kind: Annotated[Kind, typer.Option(help="How the weights of linears are stored.")] = "int8",
     group: Annotated[int, typer.Option(metavar="N", help="Columns that share a scale; 0: whole rows, 64 for int4.")] = 0,
     clip: Annotated[bool, typer.Option("--clip/--no-clip", help="Search the ranges of groups for the least error of products.")] = True,
-    head: Annotated[HeadKind, typer.Option(help="The same for the linear that makes the logits.")] = "int8",
+    head: Annotated[HeadKind, typer.Option(help="The same for the linear that makes the logits, and embeddings tied to it.")] = "int8",
+    embed: Annotated[HeadKind, typer.Option(help="The same for embeddings of their own.")] = "none",
     skip: Annotated[str, typer.Option(metavar="PATTERNS", help="Linears that keep their floats: 'layers.0.* *.down'.")] = "",
     calibration: Annotated[
         Path | None,
@@ -54,7 +66,7 @@ def quantize(
         ids = opened.tokenizer.encode(files("lamella.tools").joinpath(CALIBRATION).read_text(encoding="utf-8"))
     else:
         ids = list[int]()
-    settings = Settings(kind, group, head, skip, clip)
+    settings = Settings(kind, group, head, embed, skip, clip)
     with output_folder(output, ours=()) as folder, progress("quantizing") as show:
         made = quantize_checkpoint(opened, folder, settings, ids, lambda done, total, name: show(f"quantizing {name}, {done} of {total}"))
     text = json.dumps(made.json())
@@ -70,6 +82,8 @@ def perplexity(
     device: Annotated[Device, typer.Option(help="Where to run.")] = "auto",
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
+    quantize_head: HeadOption = None,
+    kv_cache: CacheOption = "auto",
     max_context: ContextOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,6 +102,8 @@ def perplexity(
             device=device,
             dtype=dtype,
             quantize=quantize,
+            quantize_head=quantize_head,
+            kv_cache=kv_cache,
             max_context=context,
             buckets=[api.Shape.decode(), api.Shape(rows, 1, rows, rows)],
             progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),

@@ -18,7 +18,7 @@ def report_text(report: Report) -> str:
     """What the command prints."""
     parts = [str(error_table(report)), str(byte_table(report))] if report.linears else []
     kept = Counter(each.reason for each in report.linears if each.reason)
-    parts += [f"{count} linear{'s' * (count > 1)} kept as floats: {reason}" for reason, count in kept.items()]
+    parts += [f"{count} weight{'s' * (count > 1)} kept as floats: {reason}" for reason, count in kept.items()]
     return "\n\n".join(parts)
 
 

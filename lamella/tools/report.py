@@ -75,16 +75,19 @@ def weight_bytes(manifest: Manifest) -> dict[str, int]:
 
 
 def packed_weights(manifest: Manifest) -> dict[str, str]:
-    """The weights that some kernel unpacks, by name: the kind of words, SCALES for what stands beside them."""
+    """The weights that some kernel unpacks, whole or rows of them, by name: the kind of words, SCALES for what stands beside them."""
     found: dict[str, str] = {}
     for bucket in manifest.buckets:
         for launch in bucket.launches:
             kernel = manifest.kernels[launch.kernel]
-            for op, operands, attributes, _ in kernel.body["ops"]:
+            tables: dict[int, int] = {}
+            for op, operands, attributes, results in kernel.body["ops"]:
+                if op == "tile.gather":
+                    tables[int(results[0])] = int(operands[0])
                 if op != "tile.dequantize":
                     continue
-                for place, operand in enumerate(operands):
-                    ref = launch.args[int(operand)] if operand < kernel.inputs else None
+                for place, operand in enumerate(tables.get(int(each), int(each)) for each in operands):
+                    ref = launch.args[operand] if operand < kernel.inputs else None
                     if ref is not None and ref.pool == "weight":
                         found[ref.name] = SCALES if place else str(attributes["packing"]["kind"])
     return found
@@ -97,8 +100,10 @@ def kernel_table(manifest: Manifest, figures: Mapping[str, KernelResources] | No
     counts = [Counter(launch.kernel for launch in bucket.launches) for bucket in manifest.buckets]
     rows: list[list[str]] = []
     for name, kernel in sorted(manifest.kernels.items(), key=lambda item: _natural(item[0])):
-        row = [name, "+".join(str(count[name]) for count in counts if count[name]), str(kernel.num_warps)]
-        if figures is not None:
+        row = [name, "+".join(str(count[name]) for count in counts if count[name]), "library" if kernel.library else str(kernel.num_warps)]
+        if figures is not None and kernel.library:
+            row += ["", "", ""]
+        elif figures is not None:
             figure = figures[name]
             row += [str(figure.registers), f"{figure.spills} B", byte_size(figure.shared_memory)]
         rows.append([*row, made_of(kernel.sources)])

@@ -15,7 +15,7 @@ from lamella.tools.layer_picture import layer_picture
 from lamella.tools.pictures import arena_picture
 from lamella.tools.report import bucket_name, kernel_table, memory_table, model_line, storage_table
 from lamella.tools.roofline import Access, report_json, step_work, triage
-from lamella.tools.roofline_tables import access_table, occupancy_table, pool_table, work_table
+from lamella.tools.roofline_tables import access_table, library_lines, occupancy_table, pool_table, work_table
 from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class ModelReport:
         wasteful = access_table(self.accesses, self.sources)
         if wasteful.rows:
             tables.append(wasteful)
-        lines = [f"{bucket_name(work.bucket)}: {triage(work)}" for work in works]
+        lines = [line for bucket in manifest.buckets for line in library_lines(manifest, bucket, self.device)]
+        lines += [f"{bucket_name(work.bucket)}: {triage(work)}" for work in works]
         return "\n\n".join([model_line(manifest), *map(str, tables), "\n".join(lines)])
 
     def json(self) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def report_json(
     accesses: Mapping[str, Sequence[Access]] | None = None,
 ) -> dict[str, Any]:
     """The whole report as JSON; docs/report.md names the fields."""
-    memory = pools(manifest, context * max((b.sequences for b in manifest.buckets), default=1), device.graph_bytes)
+    memory = pools(manifest, context * max((b.sequences for b in manifest.buckets), default=1), device.graph_bytes, device.library_bytes)
     return {
         "device": {
             "arch": device.arch,
@@ -266,7 +266,10 @@ def _kernel_json(
     accesses: Mapping[str, Sequence[Access]] | None,
 ) -> dict[str, Any]:
     kernel = manifest.kernels[name]
-    out: dict[str, Any] = {"made_of": dict(Counter(kernel.sources)), "num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    out: dict[str, Any] = {"made_of": dict(Counter(kernel.sources))}
+    if kernel.library:
+        return {**out, "library": dict(kernel.library)}
+    out |= {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     if figures is not None:
         figure = figures[name]
         found = occupancy(device, figure.registers, figure.shared_memory, figure.num_warps)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lamella.passes.device import Device
-from lamella.runtime.manifest import Manifest
-from lamella.tools.costs import Cost, pools
+from lamella.runtime.manifest import Bucket, Launch, Manifest
+from lamella.tools.costs import Cost, operand, pools
 from lamella.tools.explain import byte_size
 from lamella.tools.report import bucket_name
-from lamella.tools.roofline import Access, StepWork, access_lines, flagged, microseconds, occupancy
+from lamella.tools.roofline import Access, StepWork, access_lines, flagged, microseconds, occupancy, places
 from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
@@ -32,9 +32,27 @@ def work_table(work: StepWork) -> TextTable:
     return TextTable(title, header, rows, frozenset(numbers))
 
 
+def library_lines(manifest: Manifest, bucket: Bucket, device: Device) -> list[str]:
+    """A line for each kind of product of a step that the library computes: which linears, and what the cost model makes of it and of tiles."""
+    found: dict[str, list[Launch]] = {}
+    for launch in bucket.launches:
+        if manifest.kernels[launch.kernel].library:
+            found.setdefault(launch.kernel, []).append(launch)
+    lines: list[str] = []
+    for name, group in found.items():
+        kernel, refs = manifest.kernels[name], group[0].args
+        (element, (tokens, k)), (_, (columns, _)) = (operand(manifest, bucket, refs[kernel.library[what]]) for what in ("x", "weight"))
+        times = (device.library_us(tokens, columns, k, element), device.tiles_us(tokens, columns, k, element))
+        model = ["not measured" if time is None else microseconds(time) for time in times]
+        weights = places(str(launch.args[kernel.library["weight"]].name) for launch in group)
+        shape = f"{tokens} x {k} by {columns} x {k}"
+        lines.append(f"{bucket_name(bucket)}: the library computes {', '.join(weights)} ({shape}): {model[0]}, by tiles {model[1]}")
+    return lines
+
+
 def pool_table(manifest: Manifest, device: Device, cache_tokens: int) -> TextTable:
     """What a loaded model takes of the device's memory, pool by pool, with a cache for `cache_tokens` tokens."""
-    found = pools(manifest, cache_tokens, device.graph_bytes)
+    found = pools(manifest, cache_tokens, device.graph_bytes, device.library_bytes)
     rows = [[name, byte_size(size)] for name, size in {**found, "total": sum(found.values())}.items()]
     return TextTable(f"Predicted memory with a cache of {cache_tokens} tokens", ("pool", "size"), rows, frozenset({"size"}))
 
@@ -42,7 +60,7 @@ def pool_table(manifest: Manifest, device: Device, cache_tokens: int) -> TextTab
 def occupancy_table(manifest: Manifest, device: Device, figures: Mapping[str, KernelResources]) -> TextTable:
     """Per kernel: programs that fit a multiprocessor, the share of its threads they fill, and what there is too little of for more."""
     rows: list[list[str]] = []
-    for name in manifest.kernels:
+    for name in [name for name, kernel in manifest.kernels.items() if not kernel.library]:
         figure = figures[name]
         found = occupancy(device, figure.registers, figure.shared_memory, figure.num_warps)
         rows.append([name, str(found.programs), f"{found.share:.0%}", found.limit])

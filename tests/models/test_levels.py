@@ -144,7 +144,9 @@ def test_greedy_ids_are_those_of_transformers(small: Tiny) -> None:
     expected = small.greedy(ids, GREEDY_TOKENS)
     assert len(set(expected)) > GREEDY_TOKENS // 3
     for level in LEVELS:
-        assert list(small.session(level).stream(ids, GREEDY_TOKENS)) == expected, level
+        # Interpreted kernels take a second a token, and the second block begins at the eighth.
+        count = 10 if level == "interpret" else GREEDY_TOKENS
+        assert list(small.session(level).stream(ids, count)) == expected[:count], level
 
 
 SAMPLING = [(1.0, 0, 1.0, 0), (1.0, 0, 1.0, 1), (0.7, 12, 1.0, 1), (1.3, 0, 0.8, 2), (2.0, 30, 0.9, 2**31 - 1), (0.0, 3, 0.5, 7)]

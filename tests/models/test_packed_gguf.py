@@ -137,7 +137,8 @@ def test_types_mix_in_one_file(mixed: Path, prompt: list[int]) -> None:
         "layers.0.attn.v_proj": "int8 16",
         "layers.0.attn.o_proj": "int8 32",
     }
-    assert "layers.0.ffn.gate_proj" not in packed and "embed" not in packed and "lm_head" in packed
+    assert "layers.0.ffn.gate_proj" not in packed and "lm_head" in packed
+    assert packed["embed"].kind == "int8" and packed["embed"].group == 16
     manifest = model.program.manifest
     assert manifest is not None
     assert max(list(kernel.sources).count("dequantize") for kernel in manifest.kernels.values()) == 3
@@ -180,11 +181,13 @@ def test_smollm2_answers_from_packed_weights(packed: Model) -> None:
 
 
 def test_a_step_reads_words_scales_and_mins(packed: Model) -> None:
-    """Bytes of weights of a decode step: 4 bits a weight and two float16 a block for linears; the tied head, a row of it, and the norms as floats."""
+    """Bytes of weights of a decode step: 4 bits a weight and two float16 a block for linears, 8 bits and one for the tied head (Q8_0) and a
+    row of it; the norms as floats."""
     config, manifest = packed.opened.config, packed.program.manifest
     assert manifest is not None
     linears = config.layers * config.hidden * (2 * config.hidden + 2 * config.kv_heads * config.head_dim + 3 * config.ffn)
-    floats = (config.vocabulary + 1 + 2 * config.layers + 1) * config.hidden
+    table = (config.vocabulary + 1) * config.hidden
+    floats = (2 * config.layers + 1) * config.hidden
     read = step_cost(manifest, next(b for b in manifest.buckets if b.tokens == 1), 32).weights
-    assert read == linears * 4 // 8 + linears // GROUP * 4 + floats * 4
+    assert read == linears * 4 // 8 + linears // GROUP * 4 + table + table // GROUP * 2 + floats * 4
     assert {w.dtype for name, w in manifest.weights.items() if name.endswith(".packed")} == {"i32"}

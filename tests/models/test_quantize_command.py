@@ -47,8 +47,10 @@ def quantized_folder(folder: Path, case: Case, **settings: Any) -> Path:
 
 
 def logits(folder: Path, prompt: list[int], executor: str = "reference") -> torch.Tensor:
-    """Of every token of a prompt."""
-    model = lamella.load(folder, device="cpu", dtype="float32", executor=executor, max_context=32, buckets=[1, 8])
+    """Of every token of a prompt: the reference takes one after the other, kernels all at once."""
+    count = len(prompt) if executor == "interpret" else 1
+    buckets = [1, 8] if count == 1 else [Shape(count, 1, count, count)]
+    model = lamella.load(folder, device="cpu", dtype="float32", executor=executor, max_context=32, buckets=buckets)
     return model.session.forward_logits(prompt, range(len(prompt)))
 
 
@@ -74,12 +76,13 @@ def test_the_folder_means_the_model_with_its_weights_rounded(name: str, tmp_path
 
 @pytest.mark.parametrize("kind", ["int4", "fp8", "int8"])
 def test_kinds_in_interpreted_kernels(kind: str, tmp_path: Path) -> None:
-    """The reference and the printed kernels agree on a packed folder, and bytes shrink."""
+    """The reference and the printed kernels agree on a packed folder, one token and several, and bytes shrink."""
     made = quantized_folder(tmp_path, WIDE, kind=kind, head=kind)
     packed = open_model(made).config.packed
     assert {p.kind for p in packed.values()} == {kind}
     assert "lm_head" in packed
-    torch.testing.assert_close(logits(made, PROMPT[:3], "interpret"), logits(made, PROMPT[:3]), rtol=1e-4, atol=1e-4)
+    for count in (1, 3):
+        torch.testing.assert_close(logits(made, PROMPT[:count], "interpret"), logits(made, PROMPT[:count]), rtol=1e-4, atol=1e-4)
     size = sum(f.stat().st_size for f in made.glob("*.safetensors"))
     assert size < (0.55 if kind != "int4" else 0.45) * (tmp_path / "floats" / "model.safetensors").stat().st_size
 

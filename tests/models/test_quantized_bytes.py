@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import prod
 from pathlib import Path
 
@@ -68,13 +69,34 @@ def test_loads_of_kernels_cover_what_is_stored(kind: str, tmp_path: Path) -> Non
         kernel = manifest.kernels[launch.kernel]
         read = [ref.name for ref in launch.args[: kernel.inputs] if ref.pool == "weight" and ref.name in packed]
         source = program.kernels[launch.kernel]
-        if not read or "if " in source.replace("if PDL", "") or "for " in source:
+        body = source[source.index(f"def {launch.kernel}(") :]
+        if not read or "else:" in body:
             continue
-        ends = ("words_ptr", "scales_ptr", "mins_ptr")
-        loads = [a for a in program.accesses[launch.kernel] if a["op"] == "load" and a["pointer"].rstrip("_0123456789").endswith(ends)]
-        assert sum(a["bytes"] for a in loads) * prod(launch.grid) == sum(size(program, name) for name in read)
+        loads = [a for a in program.accesses[launch.kernel] if a["op"] == "load"]
+        times = repetitions(body)
+        assert len(loads) == len(times)
+        ends = ("words_ptr", "words_bytes", "scales_ptr", "mins_ptr")
+        counted = [n * a["bytes"] for n, a in zip(times, loads, strict=True) if a["pointer"].rstrip("_0123456789").endswith(ends)]
+        assert sum(counted) * prod(launch.grid) == sum(size(program, name) for name in read)
         checked += 1
     assert checked >= 5
+
+
+def repetitions(body: str) -> list[int]:
+    """How often each load of a kernel's text runs: once, or as often as the loop around it, over numbers or from `first` to `first` + a number."""
+    times, inside, trips = [], 0, 1
+    for line in body.splitlines():
+        depth = len(line) - len(line.lstrip())
+        trips = trips if depth > inside else 1
+        loop = re.match(r"\s+for \w+ in tl\.range\((\w+), (\w+), (\d+)", line)
+        if loop:
+            low, high, step = loop.groups()
+            run = re.search(rf"{high} = {low} \+ (\d+)", body)
+            columns = int(run[1]) if run else int(high) - int(low)
+            inside, trips = depth, columns // int(step)
+        if "tl.load(" in line:
+            times.append(trips)
+    return times
 
 
 @pytest.mark.parametrize("kind", HELD)
@@ -101,9 +123,12 @@ def test_explain_says_what_became_of_each_weight(kind: str, tmp_path: Path, caps
     assert cli.main(["explain", config, "--random-weights", "0", "--max-context", "64", "--quantize", kind, "--json"]) == 0
     ledger = json.loads(capsys.readouterr().out)
     folded = [entry for entry in ledger if entry.get("kind") == "decode"]
-    assert len(folded) == 14
+    assert len(folded) == 16
     assert {entry["verdict"] for entry in folded} == {"joined"}
     made = [entry for entry in ledger if entry["verdict"] == "quantized"]
-    assert len(made) == 14
-    (kept,) = [entry for entry in ledger if entry["verdict"] == "not_quantized"]
-    assert (kept["loc"], kept["reason"]) == ("lm_head", "weight embed is also read by transformer.embedding at embed")
+    assert len(made) == 15
+    assert not [entry for entry in ledger if entry["verdict"] == "not_quantized"]
+    (head,) = [entry for entry in made if entry["loc"] == "lm_head"]
+    assert head["reason"] == "int8, whole rows, rows of transformer.embedding at embed too"
+    (table,) = [entry for entry in folded if entry["producer"] == "tile.dequantize at embed"]
+    assert table["consumer"] == "tile.cast at embed"

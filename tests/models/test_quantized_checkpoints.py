@@ -19,6 +19,7 @@ from lamella.checkpoints import PackedSource, packed
 from lamella.errors import CheckpointError, DtypeError, LamellaError, TensorError
 from lamella.frontends import open_model
 from lamella.frontends.decoder import source_names
+from lamella.program import Shape
 from lamella.semantics import IMPLEMENTATIONS
 from lamella.tools import cli
 from lamella.tools.explain import byte_size
@@ -62,8 +63,10 @@ PROMPT = [5, 9, 2, 7, 1, 90]
 
 
 def logits(folder: Path, prompt: list[int], executor: str = "reference") -> torch.Tensor:
-    """Of every token of a prompt."""
-    model = lamella.load(folder, device="cpu", dtype="float32", executor=executor, max_context=32, buckets=[1, 8])
+    """Of every token of a prompt: the reference takes one after the other, kernels all at once."""
+    count = len(prompt) if executor == "interpret" else 1
+    buckets = [1, 8] if count == 1 else [Shape(count, 1, count, count)]
+    model = lamella.load(folder, device="cpu", dtype="float32", executor=executor, max_context=32, buckets=buckets)
     return model.session.forward_logits(prompt, range(len(prompt)))
 
 

@@ -38,6 +38,17 @@ def peer(smollm2: Path) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
 
 
+def test_rows_are_those_of_transformers_paired(model: lamella.Model, peer: torch.nn.Module) -> None:
+    """Query rows 2j and 2j + 1 of a head are rows j and j + 32 of the Hugging Face layout."""
+    config, source, reference = model.opened.config, model.opened.source, peer.state_dict()
+    for layer in (0, config.layers - 1):
+        for part, heads in (("q_proj", config.heads), ("k_proj", config.kv_heads)):
+            halves = reference[f"model.layers.{layer}.self_attn.{part}.weight"]
+            paired = halves.view(heads, 2, config.head_dim // 2, -1).transpose(1, 2).reshape(halves.shape)
+            assert torch.equal(source.load(f"layers.{layer}.attn.{part}"), paired)
+        assert torch.equal(source.load(f"layers.{layer}.attn.v_proj"), reference[f"model.layers.{layer}.self_attn.v_proj.weight"])
+
+
 def test_it_answers_a_chat(model: lamella.Model) -> None:
     generation = model.generate("What is the capital of France?", 32, chat=True)
     assert generation.output_ids == (504, 3575, 282, 4649, 314, 7042, 30)

@@ -25,7 +25,7 @@ from lamella.lowering.print_triton import print_kernel
 from lamella.lowering.transformer_to_tile.rules import TileBuilder
 from lamella.passes.device import device
 from lamella.passes.split_regions import split_contractions
-from lamella.pipeline import Options
+from lamella.pipeline import Options, PassOptions
 from lamella.runtime.evaluate import evaluate
 from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
 from lamella.runtime.manifest import Manifest
@@ -34,6 +34,8 @@ from lamella.semantics import DTYPES
 
 ANY_MODEL = ModelConfig("llama", 1, 8, 1, 1, 8, 8, 8, 1e-5, 1e4)
 NO_CACHE = TensorType(f32, [DYNAMIC_INDEX, 2, 1, 16, 4])
+CACHES = ("cache.", "scales.")
+"""How names of caches begin, and those of the scales of caches of float8: arguments of rank 5, called `scales…` or not."""
 NARROW = {"f32": 1e-4, "f16": 2e-3, "bf16": 1.6e-2}
 """Tolerance where results are rounded to the type: two units in its last place."""
 Schedules = Mapping[str, Mapping[str, int]]
@@ -101,8 +103,8 @@ class Compiled:
 
     def expected(self, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The results by the meaning of the ops; caches are updated in place."""
-        given = {name: value for name, value in inputs.items() if not name.startswith("cache.")}
-        caches = {name: value for name, value in inputs.items() if name.startswith("cache.")}
+        given = {name: value for name, value in inputs.items() if not name.startswith(CACHES)}
+        caches = {name: value for name, value in inputs.items() if name.startswith(CACHES)}
         values = [given[n].clone() if n in given else caches.get(n, torch.zeros(1, 2, 1, 16, 4)) for n in self.names]
         return evaluate(self.body, values)[: len(self.outputs)]
 
@@ -116,14 +118,16 @@ class Compiled:
         (bucket,) = self.manifest.buckets
         places = dict(executor.inputs(bucket))
         for name in self.names:
-            if name.startswith("cache.") and name in inputs:
-                places[name] = executor.caches[int(name.removeprefix("cache."))]
+            if name.startswith(CACHES) and name in inputs:
+                pool, _, layer = name.partition(".")
+                assert isinstance(executor, MemoryExecutor)
+                places[name] = (executor.memory.caches if pool == "cache" else executor.memory.scales)[int(layer)]
             if name in inputs:
                 places[name].copy_(inputs[name])
         executor.launch(bucket)
         assert not strays(executor), "bytes between the buffers were written"
         for name, value in inputs.items():
-            if name.startswith("cache."):
+            if name.startswith(CACHES):
                 value.copy_(places[name])
         found = {name: executor.output(bucket, name).clone() for name in self.outputs}
         return [found[name] for name in self.outputs]
@@ -145,10 +149,11 @@ def compile_function(
     longest_query: int | None = None,
     ties: Mapping[int, int] | None = None,
     after: str = "tiles",
+    pass_options: PassOptions | None = None,
 ) -> Compiled:
     """Compiles a function from stage `after` on, verifying after each pass.
 
-    `ties` are results that take over an argument; a cache is an argument of rank 5.
+    `ties` are results that take over an argument; a cache is an argument of rank 5. `pass_options` are those of the passes that make regions.
     """
     names, outputs = _sign(function, dict(ties or {}), longest_query)
     module = ModuleOp([function])
@@ -159,7 +164,7 @@ def compile_function(
         assert isinstance(function, func.FuncOp)
     body, handles = export_function(function)
     assert not handles, "weights of a case are arguments"
-    pipeline.run(module, options, after="tiles", until="regions", verify_each=True)
+    pipeline.run(module, options, after="tiles", until="regions", verify_each=True, pass_options=pass_options)
     regions = [op for op in module.walk() if isinstance(op, FusedOp)]
     for region in regions:
         _reschedule(region, schedules or {})
@@ -180,7 +185,8 @@ def _sign(function: func.FuncOp, ties: dict[int, int], longest_query: int | None
     names: list[str] = []
     for number, argument in enumerate(block.args):
         cached = isinstance(argument.type, TensorType) and len(argument.type.get_shape()) == 5
-        names.append(f"cache.{sum(n.startswith('cache.') for n in names)}" if cached else argument.name_hint or f"x{number}")
+        pool = "scales" if (argument.name_hint or "").startswith("scales") else "cache"
+        names.append(f"{pool}.{sum(n.startswith(f'{pool}.') for n in names)}" if cached else argument.name_hint or f"x{number}")
     outputs = [f"out{number}" for number in range(len(results))]
     tied = [ties.get(number, -1) for number in range(len(results))]
     described = list(outputs)
@@ -248,7 +254,7 @@ def agree(compiled: Compiled, inputs: Mapping[str, torch.Tensor], tolerance: flo
         found = compiled.run(copy, level)
         pairs = [
             *((got[:rows], want[:rows]) for got, want in zip(found, expected, strict=True)),
-            *((copy[n], copies[0][n]) for n in copy if n.startswith("cache.")),
+            *((copy[n], copies[0][n]) for n in copy if n.startswith(CACHES)),
         ]
         for got, want in pairs:
             assert got.dtype == want.dtype and got.shape == want.shape

@@ -13,7 +13,7 @@ import torch
 from xdsl.dialects.builtin import bf16, f16, f32, i1, i8, i32, i64
 from xdsl.ir import Attribute, SSAValue
 
-from lamella.dialects.kernel import FuncOp, PointerType
+from lamella.dialects.kernel import DescriptorType, FuncOp, PointerType
 from lamella.lowering.kernel_builder import KernelBuilder
 from lamella.lowering.print_triton import print_kernel
 
@@ -50,13 +50,24 @@ class Case:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         kernel = getattr(module, self.func.sym_name.data)
-        switches = {"DOT": module.tl.float32} if device == "cpu" and "DOT" in kernel.arg_names else {}
+        interpreted = {"DOT": module.tl.float32, "ASM": False} if device == "cpu" else {}
+        switches = {name: value for name, value in interpreted.items() if name in kernel.arg_names}
         inputs = [guarded(x.to(device)) for x in self.inputs]
         outputs = [guarded(torch.full_like(e, 7, device=device)) for e in self.expected]
         with numpy.errstate(all="ignore"):
-            kernel[self.grid](*(inside for _, inside in inputs), *(inside for _, inside in outputs), **switches)
+            kernel[self.grid](*self.described([inside for _, inside in inputs]), *(inside for _, inside in outputs), **switches)
         assert not any(band.any() for around, _ in outputs for band in around), "the kernel writes outside its buffers"
         return tuple(inside.cpu() for _, inside in outputs)
+
+    def described(self, inputs: Sequence[torch.Tensor]) -> list[object]:
+        """The inputs, those that the kernel reads through descriptors as such."""
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        types = [a.type for a in self.func.body.block.args]
+        return [
+            TensorDescriptor.from_tensor(x, list(type.block)) if isinstance(type, DescriptorType) else x
+            for x, type in zip(inputs, types, strict=False)
+        ]
 
     def holds(self, folder: Path) -> bool:
         pairs = zip(self.run(folder), self.expected, strict=True)
@@ -266,6 +277,32 @@ def dot_case(dtype: torch.dtype, rows: int, *, acc: bool) -> Case:
     return Case(b.finish(), (a, w), (expected,), tolerance=1e-4)
 
 
+def bytes_dot_case() -> Case:
+    """Words, read as bytes, times bytes, added up in 32 bits: the largest products there are."""
+    generator = torch.Generator().manual_seed(3)
+    words = torch.randint(-(1 << 31), 1 << 31, (16, 16), generator=generator).to(torch.int32)
+    x = torch.randint(-128, 128, (64, 8), generator=generator).to(torch.int8)
+    words[0], x[:, 0] = -2139062144, -128
+    expected = (words.view(torch.int8).double() @ x.double() + 5).int()
+    b = builder([words, x], [expected])
+    left, right = b.load(b.as_bytes(b.parameters[0]), offsets(b, (16, 64))), b.load(b.parameters[1], offsets(b, (64, 8)))
+    b.store(b.parameters[2], offsets(b, (16, 8)), b.dot(left, right, b.full((16, 8), 5)))
+    return Case(b.finish(), (words, x), (expected,))
+
+
+def halves_case() -> Case:
+    """All 256 bytes: 16 times the signed number in each half."""
+    given = torch.arange(256).to(torch.uint8).view(torch.int8)
+    wide = given.int()
+    expected = torch.stack([(wide << 28) >> 24, (wide >> 4) << 4]).int()
+    b = builder([given], [expected])
+    at = b.arange(256)
+    held = b.load(b.parameters[0], at)
+    b.store(b.parameters[1], at, b.cast(b.lower_half(held), i32))
+    b.store(b.parameters[1], b.add(at, 256), b.cast(b.upper_half(held), i32))
+    return Case(b.finish(), (given,), (expected,))
+
+
 def grid_case() -> Case:
     """Programs on two axes write what they are; the number of programs shows in the values."""
     expected = torch.tensor([[3 * 100 + y * 10 + x for x in range(2)] for y in range(3)]).int()
@@ -306,6 +343,16 @@ def atomic_block_case() -> Case:
     b = builder([T], [expected])
     b.atomic_add(b.parameters[1], offsets(b, (4, 8)), b.load(b.parameters[0], offsets(b, (4, 8))))
     return Case(b.finish(), (T,), (expected,))
+
+
+def described_case() -> Case:
+    """A block in the corner of a matrix, half of it outside: zeros."""
+    x = torch.randn(13, 24, generator=torch.Generator().manual_seed(8)).half()
+    expected = torch.zeros(8, 16, dtype=torch.float16)
+    expected[:5, :8] = x[8:, 16:]
+    b = KernelBuilder("probe", {"in0_desc": DescriptorType.of((8, 16), f16), "out0_ptr": PointerType(f16)})
+    b.store(b.parameters[1], offsets(b, (8, 16)), b.load_block(b.parameters[0], 8, 16))
+    return Case(b.finish(), (x,), (expected,))
 
 
 def loop_case(*, num_stages: int | None = None, unroll: bool = False) -> Case:
@@ -428,10 +475,13 @@ CONTROL: dict[str, Case] = {
     "dot": dot_case(torch.float32, 16, acc=True),
     "dot_alone": dot_case(torch.float16, 16, acc=False),
     "dot_bf16": dot_case(torch.bfloat16, 8, acc=True),
+    "dot_bytes": bytes_dot_case(),
+    "halves": halves_case(),
     "grid": grid_case(),
     "atomic": atomic_case(masked=False),
     "atomic_masked": atomic_case(masked=True),
     "atomic_block": atomic_block_case(),
+    "described": described_case(),
     "last_program": last_program_case(),
     "loop": loop_case(),
     "loop_stages": loop_case(num_stages=3),

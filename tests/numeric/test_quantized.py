@@ -30,16 +30,18 @@ KINDS = {
 @pytest.mark.parametrize("bits", [4, 8])
 def test_words_hold_every_number(bits: int) -> None:
     given = torch.randint(0, 1 << bits, (5, 64), generator=torch.Generator().manual_seed(bits))
-    words = pack(given, bits)
-    assert words.shape == (5, 64 * bits // 32)
-    assert torch.equal(unpack(words, bits), given.float())
+    for group in (64, 32, 16, 8):
+        words = pack(given, bits, group)
+        assert words.shape == (5, 64 * bits // 32)
+        assert torch.equal(unpack(words, bits, group), given.float())
 
 
-def test_neighbours_lie_half_a_word_apart() -> None:
-    """The layout of docs/quantization.md, bit by bit."""
-    numbers_of_word = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]])
-    assert pack(numbers_of_word, 4).item() & 0xFFFFFFFF == 0x86427531
-    assert pack(torch.tensor([[1, 2, 3, 4]]), 8).item() == 0x04020301
+def test_bytes_hold_signed_numbers_half_a_group_apart() -> None:
+    """The layout of docs/quantization.md, bit by bit: 9 stands for 1, 8 for 0, 7 for -1."""
+    given = torch.tensor([[9, 10, 11, 12, 13, 14, 15, 7, 1, 2, 3, 4, 5, 6, 7, 8]])
+    assert pack(given, 4, 16).view(torch.uint8).tolist() == [[0x91, 0xA2, 0xB3, 0xC4, 0xD5, 0xE6, 0xF7, 0x0F]]
+    assert pack(given, 4, 8).view(torch.uint8).tolist() == [[0x51, 0x62, 0x73, 0xF4, 0xD9, 0xEA, 0xFB, 0x0C]]
+    assert pack(torch.tensor([[129, 128, 127, 255]]), 8, 4).view(torch.int8).tolist() == [[1, 0, -1, 127]]
 
 
 @pytest.mark.parametrize("clip", [False, True])
@@ -98,6 +100,26 @@ def test_eight_bit_floats_in_every_tile(tokens: int, element: str) -> None:
     agree(compiled, g.inputs(w=words, w_scale=scales), 1e-4 if element == "f32" else 2e-3)
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("tokens", [1, 2, 17])
+@pytest.mark.parametrize("columns", [{}, {"columns": 64}], ids=["a row at once", "in pieces"])
+def test_rows_of_a_packed_table(name: str, tokens: int, columns: dict) -> None:
+    """Rows are unpacked where they are gathered, the first and the last of 37 too: the numbers are those of the whole table, bit for bit."""
+    kind, group, affine = KINDS[name]
+    spec = (37, 288, kind, group, affine)
+    g = Packed(rows=f"{tokens}xi32", **Packed.arguments_for("w", *spec))
+    parts = [g.gather(value, g["rows"]) for part, value in g.arguments.items() if part != "rows"]
+    unpacked = g.add(DequantizeOp(*parts[:2], parts[2] if affine else None, PackingAttr.of(kind, group or 288)))
+    compiled = compile_function(g.returns(g.map("mul", unpacked, 3.0)), schedules={"row": columns} if columns else {})
+    assert [region.schedule.skeleton.data for region in compiled.regions if region.schedule] == ["row"]
+    rows = torch.tensor([36, 0, *range(5, 20)][:tokens], dtype=torch.int32)
+    given = g.packed_inputs(w=spec) | {"rows": rows}
+    found = agree(compiled, given, 0)[0]
+    whole = [given[part] for part in ("w", "w_scale", "w_min") if part in given]
+    table = IMPLEMENTATIONS["tile.dequantize"](*whole, packing={"kind": kind, "group": group or 288})
+    assert torch.equal(found, table[rows.long()] * 3.0)
+
+
 def _quantized(w: torch.Tensor, packing: dict, *, affine: bool, clip: bool = False) -> list[torch.Tensor]:
     scales = IMPLEMENTATIONS["transformer.group_scales"](w, packing=packing, dtype="f32", affine=affine, clip=clip)
     mins = [IMPLEMENTATIONS["transformer.group_mins"](w, scales, packing=packing)] if affine else []
@@ -138,9 +160,9 @@ def test_one_token(name: str, k: dict) -> None:
     g = Packed(x="1x288xf32", r="1x21xf32", **Packed.arguments_for("w", *spec))
     y = g.map("add", g.contract(g.norm(g["x"]), g.weight("w", kind, group, 288)), g["r"])
     compiled = compile_function(g.returns(y), schedules={"gemv": k})
-    assert compiled.skeletons == ["gemv"]
+    assert compiled.skeletons == ["mma" if name in ("int8 rows", "int8 groups", "int8 rows, mins", "fp8 rows") else "gemv"]
     assert [e["reason"] for e in compiled.entries("joined") if e["kind"] == "decode"] == [
-        "unpacked where it is multiplied: its floats are never stored"
+        "unpacked where it is read: its floats are never stored"
     ]
     agree(compiled, g.packed_inputs(w=spec), 1e-4)
 

@@ -15,6 +15,8 @@ from xdsl.dialects.builtin import bf16, f32
 from xdsl.ir import SSAValue
 
 from lamella.dialects.tile import AttendOp, SampleOp
+from lamella.semantics import DTYPES
+from lamella.semantics.attention import by_heads
 from tests.numeric.harness import NARROW, Graph, agree, compile_function, i32, numbers
 
 NAN, INF = math.nan, math.inf
@@ -34,12 +36,15 @@ class Batch:
         blocks: int,
         padding: int = 0,
         sinks: bool = False,
+        x: str = "f32",
+        float8: bool = False,
     ):
         self.real = sum(q for q, _ in lengths)
         tokens, sequences = self.real + padding, len(lengths)
         self.g = Graph(
-            q=f"{tokens}x{heads * dim}xf32",
-            cache=f"?x2x{kv_heads}x{block}x{dim}xf32",
+            q=f"{tokens}x{heads * dim}x{x}",
+            cache=f"?x2x{kv_heads}x{block}x{dim}x{'f8' if float8 else x}",
+            **({"scales": f"?x2x{kv_heads}x{block}x1xf32"} if float8 else {}),
             block_table=f"{sequences}x{blocks}xi32",
             query_start=f"{sequences + 1}xi32",
             context_len=f"{sequences}xi32",
@@ -67,11 +72,16 @@ class Batch:
             "context_len": i32([context for _, context in lengths]),
             **({"sinks": numbers([heads], 9, scale=2.0)} if sinks else {}),
         }
+        self.given["q"] = q.to(DTYPES[x])
+        if float8:
+            whole, scales = by_heads(cache.flatten(0, 3), 1)
+            self.given |= {"cache.0": whole.view(cache.shape), "scales.0": scales.view(*cache.shape[:-1], 1)}
 
     def attend(self) -> SSAValue:
         g = self.g
         sinks = ["sinks"] if "sinks" in self.given else []
-        return g.add(AttendOp(*(g[n] for n in ("q", "cache", "block_table", "query_start", "context_len", *sinks)), **self.sizes))
+        operands = [g[n] for n in ("q", "cache", "block_table", "query_start", "context_len", *sinks)]
+        return g.add(AttendOp(*operands, **self.sizes, scales=g.arguments.get("scales")))
 
 
 SIZES = [
@@ -165,7 +175,7 @@ def test_sampling_draws_the_same_tokens() -> None:
         position=f"{rows}xi32",
     )
     drawn = g.add(SampleOp(g["logits"], [g[n] for n in ("temperature", "top_k", "top_p", "seed", "position")]))
-    compiled = compile_function(g.returns(drawn), schedules={"sample": {"columns": 64}})
+    compiled = compile_function(g.returns(drawn), schedules={"sample": {"columns": 128}})
     assert compiled.skeletons == ["sample"]
     logits = numbers([rows, width], 1, scale=3.0)
     logits[1::4] = (logits[1::4] / 2).round()  # many ties

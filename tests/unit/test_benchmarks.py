@@ -1,5 +1,7 @@
 """The benchmarks on a CPU: peers equal transformers, bytes equal a count by hand, every command writes what it measured."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -14,11 +16,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import speed
+from benchmarks import everything, speed
 from benchmarks.__main__ import app
+from benchmarks.accuracy import margin
 from benchmarks.configurations import configuration, known_models
 from benchmarks.hugging_face import logits, transformers_model
 from benchmarks.kernels import parts_of, unsafe
+from benchmarks.library import Attention, Product, counterpart, microseconds
 from benchmarks.peers import PeerModel, PeerStep
 from benchmarks.results import Report
 from benchmarks.settings import Settings
@@ -27,6 +31,7 @@ from benchmarks.traffic import launch_traffic, step_flops, step_traffic
 from lamella.checkpoints import RandomSource
 from lamella.frontends import ModelConfig, open_model
 from lamella.frontends.decoder import weight_shapes
+from lamella.pipeline import PassOptions
 from lamella.program import Shape, compile_model
 from lamella.runtime.manifest import Manifest
 
@@ -49,9 +54,9 @@ def tiny(layers: int = 2, **changes: Any) -> tuple[ModelConfig, RandomSource]:
     return config, RandomSource(weight_shapes(config), 3)
 
 
-def manifest_of(shape: Shape, dtype: str = "bf16", **changes: Any) -> Manifest:
+def manifest_of(shape: Shape, dtype: str = "bf16", pass_options: PassOptions | None = None, **changes: Any) -> Manifest:
     config, _ = tiny(**changes)
-    manifest = compile_model(config, [shape], dtype=dtype, max_context=64).manifest
+    manifest = compile_model(config, [shape], dtype=dtype, max_context=64, pass_options=pass_options).manifest
     assert manifest is not None
     return manifest
 
@@ -259,28 +264,89 @@ def test_start_command(tmp_path: Path) -> None:
 
 
 def test_all_command_puts_every_benchmark_into_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compile_nothing(settings: Settings, **_: Any) -> Report:
-        report = Report("compile", settings.device, {"config": settings.name})
-        report.add(name="cold", seconds=2.0)
-        report.add(name="warm", seconds=1.0)
-        return report
+    """Lamella first, on weights that are loaded once, and then its peers; after each the file holds what is known."""
+    compiled = Report("compile", CPU, {"config": "tiny"})
+    compiled.add(name="cold", seconds=2.0)
+    compiled.add(name="warm", seconds=1.0)
+    loaded: list[int] = []
 
-    def broken(*_: Any, **__: Any) -> Report:
-        raise RuntimeError("no clock\nat all")
+    def counting(*arguments: Any, **named: Any) -> Any:
+        loaded.append(1)
+        return loads(*arguments, **named)
 
-    monkeypatch.setattr("benchmarks.everything.compile_time", compile_nothing)
-    monkeypatch.setattr("benchmarks.everything.kernels", broken)
-    arguments = ("all", *SHORT, "--context", "20", "--batches", "1,2", "--prompts", "8", "--prefill-steps", "1")
+    loads = everything.load
+    monkeypatch.setattr(everything, "load", counting)
+    monkeypatch.setattr(everything, "compile_time", lambda *_, **__: compiled)
+    monkeypatch.setattr(everything, "measure_kernels", broken_kernels)
+    arguments = ("all", *SHORT, "--context", "20", "--batches", "1,2", "--prompts", "8,70", "--seconds", "0.2")
     found, _ = run(tmp_path, *arguments, "--peers", "eager,hf-generate")
     rows = {row["name"]: row for row in found["rows"]}
-    assert list(rows) == ["compile", "start", "kernels", "decode, batch 1", "decode, batch 2", "prefill, 8 tokens"]
-    assert rows["compile"]["cold_seconds"] == 2 and rows["kernels"]["error"] == "RuntimeError: no clock"
-    assert [s["section"] for s in found["sections"]] == [name for name in rows if name != "kernels"]
+    names = ["compile", "start", "decode, batch 1", "kernels, decode", "prefill, 8 tokens", "kernels, 8 tokens", "decode, batch 2"]
+    assert list(rows) == [*names, "prefill, 70 tokens", "kernels, 70 tokens"]
+    assert rows["compile"]["cold_seconds"] == 2 and rows["kernels, decode"]["error"] == "RuntimeError: no clock"
+    assert len(loaded) == 1
+    measured = [name for name in rows if not name.startswith("kernels")]
+    assert [s["section"] for s in found["sections"]] == measured
     inside = {s["section"]: [row["name"] for row in s["rows"]] for s in found["sections"]}
     assert inside["decode, batch 1"] == ["lamella", "eager", "hf-generate"] and inside["decode, batch 2"] == ["lamella", "eager"]
-    assert rows["prefill, 8 tokens"]["ratio"] == found["sections"][-1]["ratio"] > 0
+    assert inside["start"] == ["lamella", "lamella", "hf-generate", "hf-generate"]
+    assert (
+        inside["prefill, 70 tokens"] == ["lamella", "eager"] and rows["prefill, 70 tokens"]["ratio"] == found["sections"][-1]["ratio"] > 0
+    )
     late, text = run(tmp_path, *arguments, "--limit", "0", code=2)
     assert all(row["error"].startswith("not run") for row in late["rows"]) and "error: no benchmark ran" in text
+
+
+def test_peers_do_not_begin_near_the_end() -> None:
+    """Nor does a section after it. What was measured stays."""
+    plan = everything.Plan([1], [8], 20, 64)
+    run = everything.Run(Settings("tiny", Path("tiny.json"), CPU), plan, ["eager"], everything.PEER_SECONDS - 1)
+    measured = Report("decode", CPU, {"config": "tiny"})
+    measured.add(name="lamella", ms=1.0)
+    asked: list[str] = []
+    run.section("decode, batch 1", lambda: measured)
+    run.peer("decode, batch 1", "eager", lambda report: asked.append("eager"))
+    run.peer("decode, batch 8", "eager", lambda report: asked.append("eager"))
+    run.limit = 0
+    run.section("start", lambda: measured)
+    assert asked == []
+    assert measured.rows[0]["ms"] == 1 and measured.rows[1]["error"].startswith("not run") and len(measured.rows) == 2
+    assert [row.get("error", "")[:7] for row in run.whole.rows] == ["", "not run"]
+    assert [section["section"] for section in run.whole.facts["sections"]] == ["decode, batch 1"]
+
+
+def broken_kernels(*_: Any) -> Report:
+    """In the place of a benchmark that works."""
+    raise RuntimeError("no clock\nat all")
+
+
+def test_a_library_is_asked_for_the_products_of_a_kernel() -> None:
+    """Those that share their input as one; attention by its sizes; nothing in the place of packed weights, which rows of 200 are not."""
+    manifest = manifest_of(Shape.decode(2))
+    bucket = manifest.buckets[0]
+    found = {launch.kernel: counterpart(manifest, bucket, launch, 30) for launch in bucket.launches}
+    shapes = [(x.rows, x.columns, x.outputs) for x in found.values() if isinstance(x, Product)]
+    assert shapes == [(2, 96, 160), (2, 96, 96), (2, 96, 400), (2, 200, 96), (2, 96, 257)]
+    (attention,) = (x for x in found.values() if isinstance(x, Attention))
+    assert attention == Attention(2, 1, 30, 6, 2, 16, "bf16") and attention.name == "SDPA 2 x 6x16, 1 of 30"
+    packed = manifest_of(Shape.decode(2), pass_options={"quantize-weights": {"kind": "int8", "group": 32, "head": "int8"}})
+    others = [counterpart(packed, packed.buckets[0], launch, 30) for launch in packed.buckets[0].launches]
+    assert {x.columns for x in others if isinstance(x, Product)} == {200}
+    prefill = manifest_of(Shape.prefill(10))
+    (attention,) = {x for y in prefill.buckets[0].launches if isinstance(x := counterpart(prefill, prefill.buckets[0], y, 30), Attention)}
+    assert (attention.queries, attention.context) == (10, 10)
+
+
+@pytest.mark.parametrize("wanted", [Product(2, 8, 12, "f32"), Attention(2, 3, 3, 4, 2, 8, "f32"), Attention(1, 1, 5, 4, 2, 8, "bf16")])
+def test_a_library_is_timed(wanted: Product | Attention) -> None:
+    ((name, us),) = microseconds(wanted, CPU, 1).items()
+    assert name == ("cublas_us" if isinstance(wanted, Product) else "sdpa_math_us") and isinstance(us, float) and us > 0
+
+
+def test_a_margin_is_counted_in_errors() -> None:
+    exact = torch.tensor([[1.0, 0.5, 0.0], [0.0, 3.0, 2.9]])
+    found = torch.tensor([[1.0, 0.5, 0.0], [0.0, 2.9, 3.0]])
+    assert margin(found, exact, 0.25) == pytest.approx(0.4) and margin(exact, exact, 0.25) == 0
 
 
 def test_accuracy_command(tmp_path: Path) -> None:

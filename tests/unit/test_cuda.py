@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from lamella.runtime.cuda import CudaExecutor
-from lamella.runtime.executor import make_executor
+from lamella.runtime.executor import Executor, make_executor
 from lamella.runtime.manifest import Manifest
 from lamella.runtime.sampling_parameters import SamplingParameters
 from tests.unit import tiny_program
 
 ROWS = 8
+COUNTED = ("tokens", "positions")
 SAMPLING = SamplingParameters(temperature=1.0, top_k=50, top_p=0.9, seed=4)
 HEADER = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 LINE = "    i = tl.program_id(0)\n    tl.store(out + i, tl.load(x + i) {})\n"
@@ -26,11 +26,10 @@ SOURCES = {
 }
 
 
-def executor(graphs: bool) -> CudaExecutor:
-    """One bucket: x is doubled into the arena, then x itself advances."""
-    body = {"args": 1, "ops": [["tile.cast", [0], {"dtype": "f32"}, [1]]], "yields": [1]}
+def doubling() -> Manifest:
+    """Two buckets of the same launches: x is doubled into the arena, then x itself advances."""
     data: dict[str, Any] = tiny_program.manifest([(1, 1, 1, 1, True), (8, 1, 8, 1, False)])
-    data["kernels"] = {name: {"file": f"kernels/{name}.py", "inputs": 1, "body": body} for name in SOURCES}
+    data["kernels"] = {name: kernel(name, 1) for name in SOURCES}
     x, out = tiny_program.given("x"), {"pool": "arena", "offset": 0, "dtype": "f32", "shape": [ROWS]}
     for bucket in data["buckets"]:
         bucket |= {
@@ -42,18 +41,43 @@ def executor(graphs: bool) -> CudaExecutor:
                 {"kernel": "advance", "grid": [ROWS, 1, 1], "args": [x, x]},
             ],
         }
-    made = make_executor(Manifest.from_json(data), {}, executor="cuda", kernels=SOURCES, graphs=graphs, cache_tokens=8)
-    assert isinstance(made, CudaExecutor)
-    return made
+    return Manifest.from_json(data)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("graphs", [True, False])
-@pytest.mark.parametrize("early", [True, False])
-def test_steps_feed_each_other_and_capture_leaves_inputs_alone(graphs: bool, early: bool) -> None:
-    made = executor(graphs)
-    if early:
-        made.prepare()
+COUNTING_SOURCES = {
+    "add": HEADER + "def add(token, position, out):\n    tl.store(out, tl.load(token) + tl.load(position))\n",
+    "advance": HEADER + "def advance(x, out):\n    tl.store(out, tl.load(x) + 1)\n",
+}
+
+
+def counting() -> Manifest:
+    """A bucket that advances: its position is added to the token, then advances itself."""
+    data: dict[str, Any] = tiny_program.manifest([(1, 1, 1, 1, True)])
+    data["kernels"] = {"add": kernel("add", 2), "advance": kernel("advance", 1)}
+    token, position = (tiny_program.given(name) for name in COUNTED)
+    data["buckets"][0] |= {
+        "inputs": [{"name": name, "dtype": "i32", "shape": [1]} for name in COUNTED],
+        "outputs": [{"name": "next", "ref": token}],
+        "launches": [
+            {"kernel": "add", "grid": [1, 1, 1], "args": [token, position, token]},
+            {"kernel": "advance", "grid": [1, 1, 1], "args": [position, position]},
+        ],
+    }
+    return Manifest.from_json(data)
+
+
+def kernel(name: str, inputs: int) -> dict[str, Any]:
+    """A kernel of one result. Executors that run texts never look at its body."""
+    return {"file": f"kernels/{name}.py", "inputs": inputs, "body": {"args": inputs, "ops": [], "yields": [0]}}
+
+
+def made_of(manifest: Manifest, sources: dict[str, str], executor: str, graphs: bool = True) -> Executor:
+    """An executor without weights."""
+    return make_executor(manifest, {}, executor=executor, kernels=sources, graphs=graphs, cache_tokens=8)
+
+
+def check_doubling(made: Executor) -> None:
+    """Each step finds x as the one before left it."""
     for bucket in made.manifest.buckets:
         x = made.inputs(bucket)["x"]
         x.copy_(torch.arange(ROWS))
@@ -61,44 +85,47 @@ def test_steps_feed_each_other_and_capture_leaves_inputs_alone(graphs: bool, ear
             made.launch(bucket)
             assert made.output(bucket, "out").tolist() == [2.0 * (i + step) for i in range(ROWS)]
         assert x.tolist() == [float(i + 3) for i in range(ROWS)]
+
+
+def check_counting(made: Executor) -> None:
+    """Groups of steps leave what the steps one by one do, and keep every token."""
+    (bucket,) = made.manifest.buckets
+    inputs = made.inputs(bucket)
+    inputs["positions"].fill_(3)
+    made.prepare(steps=4)
+    assert [inputs[name].tolist() for name in COUNTED] == [[0], [3]]
+    expected = [3, 7, 12, 18, 25, 33, 42, 52, 63, 75]
+    # 4 and 1 were made ready by `prepare`, 3 and 2 are at their first launch, in the middle of a run.
+    for steps in (4, 3, 1, 2):
+        made.launch(bucket, steps)
+        assert made.sampled(bucket, steps)[:, 0].tolist() == expected[:steps]
+        expected = expected[steps:]
+    assert [inputs[name].tolist() for name in COUNTED] == [[75], [13]]
+
+
+def test_the_hand_written_programs_run_in_the_interpreter() -> None:
+    """So that what they say is known to be right where there is no GPU."""
+    check_doubling(made_of(doubling(), SOURCES, "interpret"))
+    check_counting(made_of(counting(), COUNTING_SOURCES, "interpret"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("early", [True, False])
+def test_steps_feed_each_other_and_capture_leaves_inputs_alone(graphs: bool, early: bool) -> None:
+    made = made_of(doubling(), SOURCES, "cuda", graphs)
+    if early:
+        made.prepare()
+    check_doubling(made)
     assert not any(cache.isnan().any() for cache in made.caches)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("graphs", [True, False])
 def test_several_steps_in_one_graph(graphs: bool) -> None:
-    """Each step adds its position to the token and advances: the graph leaves what the steps one by one do, and keeps every token."""
-    names = ("tokens", "positions")
-    sources = {
-        "add": HEADER + "def add(token, position, out):\n    tl.store(out, tl.load(token) + tl.load(position))\n",
-        "advance": HEADER + "def advance(x, out):\n    tl.store(out, tl.load(x) + 1)\n",
-    }
-    body = {"args": 1, "ops": [], "yields": [0]}
-    data: dict[str, Any] = tiny_program.manifest([(1, 1, 1, 1, True)])
-    data["kernels"] = {name: {"file": "", "inputs": inputs, "body": body} for name, inputs in (("add", 2), ("advance", 1))}
-    token, position = (tiny_program.given(name) for name in names)
-    data["buckets"][0] |= {
-        "inputs": [{"name": name, "dtype": "i32", "shape": [1]} for name in names],
-        "outputs": [{"name": "next", "ref": token}],
-        "launches": [
-            {"kernel": "add", "grid": [1, 1, 1], "args": [token, position, token]},
-            {"kernel": "advance", "grid": [1, 1, 1], "args": [position, position]},
-        ],
-    }
-    made = make_executor(Manifest.from_json(data), {}, executor="cuda", kernels=sources, graphs=graphs, cache_tokens=8)
-    (bucket,) = made.manifest.buckets
-    inputs = made.inputs(bucket)
-    inputs["positions"].fill_(3)
-    made.prepare(steps=4)
-    assert [inputs[name].tolist() for name in names] == [[0], [3]]
+    made = made_of(counting(), COUNTING_SOURCES, "cuda", graphs)
+    check_counting(made)
     assert (made.graph_bytes > 0) <= graphs
-    expected = [3, 7, 12, 18, 25, 33, 42, 52, 63, 75]
-    # 4 and 1 were captured by `prepare`, 3 and 2 are at their first launch, in the middle of a run.
-    for steps in (4, 3, 1, 2):
-        made.launch(bucket, steps)
-        assert made.sampled(bucket, steps)[:, 0].tolist() == expected[:steps]
-        expected = expected[steps:]
-    assert [inputs[name].tolist() for name in names] == [[75], [13]]
 
 
 @pytest.mark.gpu

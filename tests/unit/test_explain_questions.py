@@ -86,10 +86,23 @@ def test_a_pair_far_apart_has_a_reason_for_each_step(fusion: Fusion) -> None:
 
 
 def test_what_was_refused_for_its_price_says_what_it_would_lose(wide: Path) -> None:
-    fusion = api.decide_fusion(wide, random_weights=0, max_context=2048, bucket=512)
+    pointers = {"choose-implementation": {"descriptors": "off"}}
+    fusion = api.decide_fusion(wide, random_weights=0, max_context=2048, bucket=512, library="off", pass_options=pointers)
     (edge,) = Questions(fusion).ask("attn_norm", "attn.q").edges
     assert edge.kind == "prologue" and edge.benefit_us is not None and edge.benefit_us < 0
     assert "every program of the contraction would recompute it" in edge.reason
+
+
+def test_what_the_library_computes_takes_nothing_in(wide: Path) -> None:
+    fusion = api.decide_fusion(wide, random_weights=0, max_context=2048, bucket=2048, library="on")
+    (edge,) = Questions(fusion).ask("attn_norm", "attn.q").edges
+    assert edge.kind == "prologue" and edge.reason == "library: it computes the product and what it adds, and no layers.1.attn_norm"
+
+
+def test_tiles_of_descriptors_take_no_norm_in(wide: Path) -> None:
+    fusion = api.decide_fusion(wide, random_weights=0, max_context=2048, bucket=2048)
+    (edge,) = Questions(fusion).ask("attn_norm", "attn.q").edges
+    assert edge.kind == "prologue" and edge.reason.startswith("contract: tiles come through descriptors, and each program would read")
 
 
 def test_options_reach_the_pass(wide: Path) -> None:

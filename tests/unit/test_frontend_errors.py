@@ -248,20 +248,6 @@ def test_a_gguf_file_opens(tmp_path: Path) -> None:
     assert open_model(tmp_path / "m.gguf", random_weights=3).source.names() == model.source.names()
 
 
-def test_gguf_rows_are_those_of_transformers_paired(smollm2: Path) -> None:
-    """Real file: query rows 2j and 2j + 1 of a head are rows j and j + 32 of the Hugging Face layout."""
-    transformers = pytest.importorskip("transformers")
-    model = open_model(smollm2)
-    config = model.config
-    reference = transformers.AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).state_dict()
-    for layer in (0, config.layers - 1):
-        for part, heads in (("q_proj", config.heads), ("k_proj", config.kv_heads)):
-            halves = reference[f"model.layers.{layer}.self_attn.{part}.weight"]
-            paired = halves.view(heads, 2, config.head_dim // 2, -1).transpose(1, 2).reshape(halves.shape)
-            assert torch.equal(model.source.load(f"layers.{layer}.attn.{part}"), paired)
-        assert torch.equal(model.source.load(f"layers.{layer}.attn.v_proj"), reference[f"model.layers.{layer}.self_attn.v_proj.weight"])
-
-
 # --- paths
 
 

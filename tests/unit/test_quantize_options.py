@@ -17,6 +17,7 @@ from tests.models.model_files import write_config
     [
         ({"kind": "int7"}, "unknown kind 'int7'"),
         ({"kind": "int8", "head": "fp9"}, "unknown head 'fp9'"),
+        ({"kind": "int8", "embed": "same"}, "unknown embed 'same'"),
         ({"kind": "int4", "group": 24}, "bad value for option 'group'"),
         ({"kind": "int4", "group": 8}, "bad value for option 'group'"),
         ({"kind": "int4", "affine": "maybe"}, "bad value for option 'affine'"),

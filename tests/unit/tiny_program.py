@@ -57,7 +57,16 @@ def kernels() -> dict[str, Any]:
 
     def kernel(name: str, inputs: int, ops: list[Any], yields: list[int]) -> dict[str, Any]:
         body = {"args": inputs, "ops": ops, "yields": yields}
-        return {"file": f"kernels/{name}.py", "inputs": inputs, "num_warps": 4, "num_stages": 1, "body": body, "sources": [name]}
+        return {
+            "file": f"kernels/{name}.py",
+            "inputs": inputs,
+            "num_warps": 4,
+            "num_stages": 1,
+            "body": body,
+            "sources": [name],
+            "library": {},
+            "descriptors": [],
+        }
 
     write = [
         ["tile.contract", [0, 1], {}, [7]],
@@ -113,7 +122,7 @@ def bucket(tokens: int, sequences: int, longest: int, rows: int, advance: bool) 
     paged = [given(name) for name in ("block_table", "query_start", "context_len")]
 
     def launch(kernel: str, args: list[Any], dead: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
-        return {"kernel": kernel, "grid": [1, 1, 1], "args": args, "loc": kernel, "dead": [list(d) for d in dead]}
+        return {"kernel": kernel, "grid": [1, 1, 1], "args": args, "loc": kernel, "dead": [list(d) for d in dead], "ordered": False}
 
     request = [logits, *[given(name) for name in REQUEST], given("positions"), given("logit_rows")]
     places = [given(name) for name in ("positions", "query_start", "block_table")]
@@ -180,6 +189,7 @@ def manifest(buckets: Sequence[tuple[int, int, int, int, bool]] = BUCKETS) -> di
             "dtype": "f32",
             "blocks_per_sequence": BLOCKS,
             "paired": 0,
+            "scales": "",
         },
         "weights": {name: {"dtype": "f32", "shape": list(shape), "sources": [], "transform": {}} for name, shape in SHAPES.items()},
         "constants": {},

@@ -45,10 +45,11 @@ from lamella.dialects.kernel.arithmetic import (
 )
 from lamella.dialects.kernel.control import BarrierOp, ForOp, IfOp, LaunchDependentsOp, WaitPrerequisitesOp, YieldOp
 from lamella.dialects.kernel.function import FuncOp, NumProgramsOp, ProgramIdOp, ReturnOp
-from lamella.dialects.kernel.memory import AtomicAddOp, LoadOp, StoreOp
-from lamella.dialects.kernel.reduction import DotOp, ReduceOp
+from lamella.dialects.kernel.halves import AsBytesOp, LowerHalfOp, UpperHalfOp
+from lamella.dialects.kernel.memory import AtomicAddOp, LoadBlockOp, LoadOp, StoreOp
+from lamella.dialects.kernel.reduction import MIN_DOT_N, DotOp, ReduceOp
 from lamella.dialects.kernel.shape import ArangeOp, BroadcastToOp, ExpandDimsOp, JoinOp, ReshapeOp, SplitOp, TransOp
-from lamella.dialects.kernel.types import PointerType
+from lamella.dialects.kernel.types import DescriptorType, PointerType
 
 Kernel = Dialect(
     "kernel",
@@ -68,6 +69,9 @@ Kernel = Dialect(
         ErfOp,
         SigmoidOp,
         NotOp,
+        LowerHalfOp,
+        UpperHalfOp,
+        AsBytesOp,
         AddOp,
         SubOp,
         MulOp,
@@ -103,6 +107,7 @@ Kernel = Dialect(
         ProgramIdOp,
         NumProgramsOp,
         LoadOp,
+        LoadBlockOp,
         StoreOp,
         AtomicAddOp,
         ReduceOp,
@@ -115,10 +120,11 @@ Kernel = Dialect(
         SplitOp,
         JoinOp,
     ],
-    [PointerType],
+    [PointerType, DescriptorType],
 )
 
 __all__ = [
+    "MIN_DOT_N",
     "AbsOp",
     "AddOp",
     "AndOp",
@@ -130,6 +136,7 @@ __all__ = [
     "CastOp",
     "ConstantOp",
     "CosOp",
+    "DescriptorType",
     "DivOp",
     "DotOp",
     "EqOp",
@@ -149,6 +156,7 @@ __all__ = [
     "Kernel",
     "LaunchDependentsOp",
     "LeOp",
+    "LoadBlockOp",
     "LoadOp",
     "Log2Op",
     "LogOp",

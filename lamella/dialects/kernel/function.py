@@ -13,7 +13,7 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.kernel.types import NUMBERS, PointerType, element, is_power_of_two, shape, subject
+from lamella.dialects.kernel.types import NUMBERS, DescriptorType, PointerType, element, is_power_of_two, shape, subject
 
 RESERVED = ("sym_name", "function_type")
 GRID_AXES = 3
@@ -54,8 +54,8 @@ class FuncOp(IRDLOperation):
             raise VerifyException(f"{where}: has type {self.function_type}, expected that of its block arguments and no results")
         for argument in self.body.block.args:
             is_number = not shape(argument) and element(argument) in NUMBERS
-            if not isinstance(argument.type, PointerType) and not is_number:
-                expected = f"a pointer or {', '.join(sorted(NUMBERS))}"
+            if not isinstance(argument.type, PointerType | DescriptorType) and not is_number:
+                expected = f"a pointer, a descriptor or {', '.join(sorted(NUMBERS))}"
                 raise VerifyException(f"{where}: parameter %{argument.name_hint} has type {argument.type}, expected {expected}")
         if not is_power_of_two(self.num_warps.value.data) or self.num_warps.value.data > 32:
             raise VerifyException(f"{where}: num_warps is {self.num_warps.value.data}, expected a power of two up to 32")

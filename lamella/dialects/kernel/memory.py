@@ -1,8 +1,8 @@
-"""Loads, stores and atomic additions: a pointer, element offsets, and a mask that guards what lies outside."""
+"""Loads, stores and atomic additions: a pointer, element offsets, and a mask that guards what lies outside; and blocks of described matrices."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.dialects.builtin import StringAttr, UnitAttr, i32
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -18,9 +18,11 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from lamella.dialects.kernel.arithmetic import ConstantOp
 from lamella.dialects.kernel.types import (
     INTEGERS,
     STORED,
+    DescriptorType,
     PointerType,
     Shape,
     block_type,
@@ -126,6 +128,36 @@ class LoadOp(IRDLOperation):
         if self.other is not None:
             _verify_stored(self, "other", self.other)
         _verify_policies(self, LOAD_CACHES)
+
+
+@irdl_op_definition
+class LoadBlockOp(IRDLOperation):
+    """The block of a described matrix whose first element is at `row` and `column`: one request to the hardware, no addresses.
+
+    `column` is a multiple of 8: blocks begin at multiples of 16 bytes.
+    """
+
+    name = "kernel.load_block"
+
+    descriptor = operand_def(DescriptorType)
+    row = operand_def(i32)
+    column = operand_def(i32)
+    result = result_def()
+
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = "$descriptor `[` $row `,` $column `]` attr-dict `:` type($descriptor) `->` type($result)"
+
+    def __init__(self, descriptor: SSAValue, row: SSAValue, column: SSAValue) -> None:
+        type = descriptor.type
+        result = block_type(type.block, type.element) if isinstance(type, DescriptorType) else type
+        super().__init__(operands=[descriptor, row, column], result_types=[result])
+
+    def verify_(self) -> None:
+        assert isinstance(self.descriptor.type, DescriptorType)
+        verify_result(self, block_type(self.descriptor.type.block, self.descriptor.type.element))
+        column = self.column.owner
+        if isinstance(column, ConstantOp) and column.value.value.data % 8:
+            raise VerifyException(f"{subject(self)}: column is {column.value.value.data}, expected a multiple of 8")
 
 
 @irdl_op_definition

@@ -26,8 +26,8 @@ from lamella.dialects.kernel.types import block_type, element, element_type, sha
 
 KINDS = ("sum", "max", "min", "argmax", "argmin", "custom")
 REDUCED = frozenset({"f32", "i32", "i64"})
-DOT_ELEMENTS = frozenset({"f32", "f16", "bf16"})
-MIN_DOT_K, MIN_DOT_N = 16, 8
+DOT_ELEMENTS = frozenset({"f32", "f16", "bf16", "i8"})
+MIN_DOT_K, MIN_DOT_K_BYTES, MIN_DOT_N = 16, 32, 8
 """The least K and N of a tensor-core instruction; M may be smaller, Triton pads it."""
 
 
@@ -114,7 +114,7 @@ class ReduceOp(IRDLOperation):
 
 @irdl_op_definition
 class DotOp(IRDLOperation):
-    """`acc + a @ b` with a[M, K], b[K, N] of one float type and acc[M, N] f32; f32 operands multiply in full precision."""
+    """`acc + a @ b` with a[M, K], b[K, N] of one type: floats, with acc[M, N] f32, or i8 with acc i32. f32 operands multiply in full precision."""
 
     name = "kernel.dot"
 
@@ -127,7 +127,7 @@ class DotOp(IRDLOperation):
     assembly_format = "$a `,` $b (`,` $acc^)? attr-dict `:` type($a) `,` type($b) (`,` type($acc)^)? `->` type($result)"
 
     def __init__(self, a: SSAValue, b: SSAValue, acc: SSAValue | None = None) -> None:
-        result = block_type((*shape(a)[:1], *shape(b)[1:]), f32)
+        result = block_type((*shape(a)[:1], *shape(b)[1:]), _sum_type(a))
         super().__init__(operands=[a, b, [acc] if acc is not None else []], result_types=[result])
 
     def verify_(self) -> None:
@@ -138,9 +138,15 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: a has elements {element(self.a)}, b {element(self.b)}, expected the same")
         if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
             raise VerifyException(f"{subject(self)}: shapes {a} and {b}, expected (M, K) and (K, N)")
-        if a[1] < MIN_DOT_K or b[1] < MIN_DOT_N:
-            raise VerifyException(f"{subject(self)}: K is {a[1]} and N is {b[1]}, expected at least {MIN_DOT_K} and {MIN_DOT_N}")
-        result = block_type((a[0], b[1]), f32)
+        least = MIN_DOT_K_BYTES if element(self.a) == "i8" else MIN_DOT_K
+        if a[1] < least or b[1] < MIN_DOT_N:
+            raise VerifyException(f"{subject(self)}: K is {a[1]} and N is {b[1]}, expected at least {least} and {MIN_DOT_N}")
+        result = block_type((a[0], b[1]), _sum_type(self.a))
         verify_result(self, result)
         if self.acc is not None and self.acc.type != result:
             raise VerifyException(f"{subject(self)}: acc has type {self.acc.type}, expected {result}")
+
+
+def _sum_type(operand: SSAValue) -> Attribute:
+    """In what products of elements like those of `operand` are added up."""
+    return i32 if element(operand) == "i8" else f32

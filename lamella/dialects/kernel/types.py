@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import StringAttr, TensorType
+from xdsl.dialects.builtin import I64, DenseArrayBase, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import AnyAttr, irdl_attr_definition, param_def
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from lamella.dialects.attributes import element_name
@@ -40,12 +42,60 @@ class PointerType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"kernel.ptr: element type {self.element}, expected one of {', '.join(sorted(STORED))}")
 
 
+DESCRIBED = frozenset({"bf16", "f16"})
+"""Elements of what descriptors read."""
+BLOCK_ROWS, BLOCK_COLUMNS = 256, 64
+"""The most of a block: rows that the hardware fetches at once, and 128 bytes of each, which shared memory keeps without conflicts."""
+
+
+@irdl_attr_definition
+class DescriptorType(ParametrizedAttribute, TypeAttribute):
+    """`!kernel.descriptor<128x64xbf16>`: a matrix in memory whose sizes the hardware knows, read in blocks of this shape.
+
+    It begins at a multiple of 16 bytes, and so does each of its rows. What lies outside of it reads as 0.
+    """
+
+    name = "kernel.descriptor"
+
+    sizes: DenseArrayBase[I64]
+    element: Attribute = param_def(AnyAttr())
+
+    @staticmethod
+    def of(sizes: Sequence[int], element: Attribute) -> DescriptorType:
+        """The type for blocks of `sizes`."""
+        return DescriptorType(DenseArrayBase.from_list(i64, list(sizes)), element)
+
+    @property
+    def block(self) -> Shape:
+        """Rows and columns of a block."""
+        return tuple(int(n) for n in self.sizes.get_values())
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            sizes, element = parser.parse_ranked_shape()
+        return DenseArrayBase.from_list(i64, sizes), element
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string("".join(f"{n}x" for n in self.block))
+            printer.print_attribute(self.element)
+
+    def verify(self) -> None:
+        if _name_or_none(self.element) not in DESCRIBED:
+            raise VerifyException(f"kernel.descriptor: element type {self.element}, expected one of {', '.join(sorted(DESCRIBED))}")
+        rows, columns = self.block if len(self.block) == 2 else (0, 0)
+        if not (is_power_of_two(rows) and rows <= BLOCK_ROWS and is_power_of_two(columns) and 8 <= columns <= BLOCK_COLUMNS):
+            expected = f"powers of two: at most {BLOCK_ROWS} rows of 8 to {BLOCK_COLUMNS} columns"
+            raise VerifyException(f"kernel.descriptor: blocks of {self.block}, expected {expected}")
+
+
 def element_type(type: Attribute) -> Attribute:
-    """The element type of a block or pointer; a scalar is its own."""
+    """The element type of a block, pointer or descriptor; a scalar is its own."""
     match type:
         case TensorType():
             return type.element_type
-        case PointerType():
+        case PointerType() | DescriptorType():
             return type.element
         case _:
             return type

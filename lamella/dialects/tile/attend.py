@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import Float32Type, FloatAttr, IntegerAttr, StringAttr, TensorType, f32, f64, i32, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
+    AttrSizedOperandSegments,
     IRDLOperation,
     ParsePropInAttrDict,
     irdl_op_definition,
@@ -39,6 +40,12 @@ def _verify_operands(op: AttendOp | AttendPartialOp) -> None:
         raise VerifyException(f"{subject(op)}: cache has type {op.cache.type}, expected (blocks, 2, {kv_heads}, slots, {dim})")
     if op.sinks is not None and shape_of(op.sinks) != (heads,):
         raise VerifyException(f"{subject(op)}: sinks have shape {shape_of(op.sinks)}, expected ({heads},), one a head")
+    if (op.scales is not None) != (element_of(op.cache) == "f8"):
+        raise VerifyException(f"{subject(op)}: a cache of {element_of(op.cache)} has {'no' if op.scales is None else 'a'} tensor of scales")
+    if op.scales is not None and (element_of(op.scales) != "f32" or shape_of(op.scales)[:-1] != cache[:-1] or shape_of(op.scales)[-1] != 1):
+        raise VerifyException(
+            f"{subject(op)}: scales have type {op.scales.type}, expected f32, one for each head of each slot of {op.cache.type}"
+        )
     sequences = shape_of(op.context_len)[0]
     if shape_of(op.query_start) != (sequences + 1,) or shape_of(op.block_table)[0] != sequences:
         raise VerifyException(
@@ -53,7 +60,7 @@ class AttendOp(IRDLOperation):
     Sequence b owns tokens query_start[b] to query_start[b+1] and context_len[b] cached positions, its own included; block_table[b]
     names its blocks. With a `window` a query sees that many positions, its own the last, `bidirectional` all of its sequence; with a
     `score_cap` c a score s becomes c·tanh(s / c); `alibi` adds a slope of each head times the key's distance, `sinks` one score a head to the
-    sum alone. Attention Is All You Need, arXiv 1706.03762; paged as in vLLM, arXiv 2309.06180.
+    sum alone. A cache of float8 comes with `scales` [blocks, 2, Hkv, S, 1] f32, by which the numbers of a head of a slot are multiplied. Attention Is All You Need, arXiv 1706.03762; paged as in vLLM, arXiv 2309.06180.
     """
 
     name = "tile.attend"
@@ -63,6 +70,7 @@ class AttendOp(IRDLOperation):
     block_table = operand_def(TensorType)
     query_start = operand_def(TensorType)
     context_len = operand_def(TensorType)
+    scales = opt_operand_def(TensorType)
     sinks = opt_operand_def(TensorType)
     heads = prop_def(IntegerAttr)
     kv_heads = prop_def(IntegerAttr)
@@ -77,10 +85,10 @@ class AttendOp(IRDLOperation):
     loc = opt_attr_def(StringAttr)
 
     traits = traits_def(Pure())
-    irdl_options = (ParsePropInAttrDict(),)
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     assembly_format = (
-        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len (`sinks` $sinks^)? attr-dict "
-        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) (`,` type($sinks)^)? "
+        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len (`scales` $scales^)? (`sinks` $sinks^)? attr-dict "
+        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) (`scales` type($scales)^)? (`,` type($sinks)^)? "
         "`->` type($result)"
     )
 
@@ -93,6 +101,7 @@ class AttendOp(IRDLOperation):
         context_len: SSAValue,
         sinks: SSAValue | None = None,
         *,
+        scales: SSAValue | None = None,
         heads: int,
         kv_heads: int,
         head_dim: int,
@@ -104,7 +113,15 @@ class AttendOp(IRDLOperation):
         loc: str | None = None,
     ) -> None:
         super().__init__(
-            operands=[q, cache, block_table, query_start, context_len, [] if sinks is None else [sinks]],
+            operands=[
+                q,
+                cache,
+                block_table,
+                query_start,
+                context_len,
+                [] if scales is None else [scales],
+                [] if sinks is None else [sinks],
+            ],
             properties={
                 "heads": IntegerAttr(heads, i64),
                 "kv_heads": IntegerAttr(kv_heads, i64),
@@ -138,6 +155,7 @@ class AttendPartialOp(IRDLOperation):
     block_table = operand_def(TensorType)
     query_start = operand_def(TensorType)
     context_len = operand_def(TensorType)
+    scales = opt_operand_def(TensorType)
     sinks = opt_operand_def(TensorType)
     heads = prop_def(IntegerAttr)
     kv_heads = prop_def(IntegerAttr)
@@ -156,18 +174,19 @@ class AttendPartialOp(IRDLOperation):
     loc = opt_attr_def(StringAttr)
 
     traits = traits_def(Pure())
-    irdl_options = (ParsePropInAttrDict(),)
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
     assembly_format = (
-        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len (`sinks` $sinks^)? attr-dict "
-        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) (`,` type($sinks)^)? "
+        "$q `,` $cache `,` $block_table `,` $query_start `,` $context_len (`scales` $scales^)? (`sinks` $sinks^)? attr-dict "
+        "`:` type($q) `,` type($cache) `,` type($block_table) `,` type($query_start) `,` type($context_len) (`scales` type($scales)^)? (`,` type($sinks)^)? "
         "`->` type($acc) `,` type($max) `,` type($sum)"
     )
 
     def __init__(self, attend: AttendOp, operands: list[SSAValue], *, splits: int, tile: int) -> None:
         """The partial form of `attend`, on other `operands`, in `splits` chunks of whole tiles of `tile` positions."""
         tokens, heads, dim = shape_of(attend.q)[0], attend.heads.value.data, attend.head_dim.value.data
+        scaled = 5 if attend.scales is None else 6
         super().__init__(
-            operands=[*operands[:5], operands[5:]],
+            operands=[*operands[:5], operands[5:scaled], operands[scaled:]],
             properties={
                 "heads": attend.heads,
                 "kv_heads": attend.kv_heads,

@@ -142,7 +142,10 @@ class SlotsOp(IRDLOperation):
 
 @irdl_op_definition
 class ScatterOp(IRDLOperation):
-    """The cache with row n of `values` [N,Hkv*D] at slots[n]; `part` 0 writes keys, 1 values. Bufferized in place."""
+    """The cache with row n of `values` [N,Hkv*D] at slots[n]; `part` 0 writes keys, 1 values. Bufferized in place.
+
+    The heads of values may be rows of their own, [N*Hkv,D].
+    """
 
     name = "tile.scatter"
 
@@ -169,8 +172,9 @@ class ScatterOp(IRDLOperation):
         cache, values = shape_of(self.cache), shape_of(self.values)
         if len(cache) != 5:
             raise VerifyException(f"{subject(self)}: cache has type {self.cache.type}, expected (blocks, 2, heads, slots, head dimension)")
-        if values != (*shape_of(self.slots), cache[2] * cache[4]):
-            raise VerifyException(f"{subject(self)}: values have shape {values}, expected {(*shape_of(self.slots), cache[2] * cache[4])}")
+        (rows,) = shape_of(self.slots)
+        if values not in ((rows, cache[2] * cache[4]), (rows * cache[2], cache[4])):
+            raise VerifyException(f"{subject(self)}: values have shape {values}, expected {(rows, cache[2] * cache[4])}")
         if element_of(self.values) != element_of(self.cache):
             raise VerifyException(
                 f"{subject(self)}: values have element type {element_of(self.values)}, expected {element_of(self.cache)}, that of the cache"

@@ -172,9 +172,17 @@ class ReduceOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: operand has element type {element_of(self.input)}, expected f32 or i32")
 
 
+IMPLEMENTATIONS = ("library", "descriptors")
+"""Who multiplies, where it was decided before fusion."""
+
+
 @irdl_op_definition
 class ContractOp(IRDLOperation):
-    """x[M,K] times w[O,K] transposed, accumulated in float32: [M,O]. Rows of w are read contiguously. A w in f32 may meet any x: `dequantize` makes it."""
+    """x[M,K] times w[O,K] transposed, accumulated in float32: [M,O]. Rows of w are read contiguously. A w in f32 may meet any x: `dequantize` makes it.
+
+    `implementation` (`choose-implementation`): `"library"`, and a library of matrix products computes it, not a kernel of ours; `"descriptors"`, and
+    the tiles of a kernel of ours are loaded through tensor descriptors.
+    """
 
     name = "tile.contract"
 
@@ -183,6 +191,7 @@ class ContractOp(IRDLOperation):
     result = result_def(TensorType.constr(Float32Type()))
 
     loc = opt_attr_def(StringAttr)
+    implementation = opt_attr_def(StringAttr)
 
     traits = traits_def(Pure())
     assembly_format = "$x `,` $weight attr-dict `:` type($x) `,` type($weight) `->` type($result)"
@@ -203,6 +212,9 @@ class ContractOp(IRDLOperation):
             raise VerifyException(
                 f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x, or f32"
             )
+        if self.implementation is not None and self.implementation.data not in IMPLEMENTATIONS:
+            expected = " or ".join(f'"{name}"' for name in IMPLEMENTATIONS)
+            raise VerifyException(f'{subject(self)}: implementation is "{self.implementation.data}", expected {expected} or none')
 
 
 @irdl_op_definition

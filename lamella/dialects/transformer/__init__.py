@@ -9,7 +9,7 @@ from lamella.dialects.transformer.embedding import EmbeddingOp, GatherColumnsOp,
 from lamella.dialects.transformer.experts import ExpertsOp, RouteOp
 from lamella.dialects.transformer.linear import LinearOp, SliceColumnsOp
 from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
-from lamella.dialects.transformer.quantize import DequantizeOp, GroupMinsOp, GroupScalesOp, PackWeightOp
+from lamella.dialects.transformer.quantize import ByGroupOp, DequantizeOp, GroupMinsOp, GroupScalesOp, PackWeightOp
 from lamella.dialects.transformer.rope import RopeOp, RopeRowOp, RopeTableOp, RotateOp, original_length
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, LayoutAttr, Order, dimensions_of, named_tensor, order_of, ordered
@@ -36,6 +36,7 @@ Transformer = Dialect(
         SliceRowsOp,
         FlattenOp,
         TransposeOp,
+        ByGroupOp,
         GroupScalesOp,
         GroupMinsOp,
         PackWeightOp,
@@ -72,6 +73,7 @@ __all__ = [
     "AdvanceOp",
     "AttentionOp",
     "BinaryOp",
+    "ByGroupOp",
     "CacheWriteOp",
     "ConcatRowsOp",
     "DequantizeOp",

@@ -27,7 +27,8 @@ from lamella.dialects.transformer.types import (
 class CacheWriteOp(TransformerOp):
     """cache, k[N,Hkv·D], v[N,Hkv·D], positions[N], query_start[B+1], block_table[B,M] -> the cache with the tokens' keys and values.
 
-    The operand is dead afterwards: below level 3 the write happens in place. Padding tokens write to the null block.
+    The operand is dead afterwards: below level 3 the write happens in place. Padding tokens write to the null block. Into a cache of float8
+    each head of a token is rounded after its division by its scale.
     """
 
     name = "transformer.cache_write"
@@ -58,7 +59,7 @@ class CacheWriteOp(TransformerOp):
         sequences, _ = self.dimensions("block_table", self.block_table, 2)
         for what, value in (("k", self.k), ("v", self.v)):
             self.expect_shape(what, value, (rows, cache.kv_heads.data * cache.head_dim.data), "the heads of the cache")
-            if element_of(value) != element_name(cache.element_type):
+            if element_name(cache.element_type) not in ("f8", element_of(value)):
                 raise self.fail(
                     f"{what} has element type {element_of(value)}, expected {element_name(cache.element_type)}, that of the cache"
                 )

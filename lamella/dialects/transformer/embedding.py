@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lamella.dialects.attributes import element_type_of
+from lamella.dialects.attributes import ResultTyped, element_of, element_type_of
 from lamella.dialects.transformer.types import FloatTensor, IndexTensor, TransformerOp, Value, dimensions_of, located, named_tensor
 
 
 @irdl_op_definition
-class EmbeddingOp(TransformerOp):
-    """tokens[N], table[V,E] -> [N,E]: the table's row of each token."""
+class EmbeddingOp(TransformerOp, ResultTyped):
+    """tokens[N], table[V,E] -> [N,E]: the table's row of each token, rounded once to the result's element type.
+
+    The table has that element type, or is f32: what a `dequantize` makes of packed words, of which only the rows of tokens are unpacked.
+    """
 
     name = "transformer.embedding"
 
@@ -23,16 +26,17 @@ class EmbeddingOp(TransformerOp):
 
     traits = traits_def(Pure())
 
-    def __init__(self, tokens: Value, table: Value, *, loc: str | None = None) -> None:
+    def __init__(self, tokens: Value, table: Value, *, element: Attribute | None = None, loc: str | None = None) -> None:
         tokens, table = SSAValue.get(tokens), SSAValue.get(table)
-        result = named_tensor(element_type_of(table), [*dimensions_of(tokens.type), dimensions_of(table.type)[-1]])
+        result = named_tensor(element or element_type_of(table), [*dimensions_of(tokens.type), dimensions_of(table.type)[-1]])
         super().__init__(operands=[tokens, table], result_types=[result], attributes=located(loc))
 
     def verify_(self) -> None:
         (tokens,) = self.dimensions("tokens", self.tokens, 1)
         _, width = self.dimensions("table", self.table, 2)
         self.expect_shape("result", self.result, (tokens, width), "one row of table a token")
-        self.expect_element("result", self.result, self.table, "that of table")
+        if element_of(self.table) != "f32":
+            self.expect_element("result", self.result, self.table, "that of table")
 
 
 @irdl_op_definition

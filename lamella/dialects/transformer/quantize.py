@@ -135,10 +135,33 @@ class PackWeightOp(WeightTransform):
 
 
 @irdl_op_definition
+class ByGroupOp(WeightTransform):
+    """scales[O,G] -> [G,O]: those of a group lie side by side. The rows keep their order."""
+
+    name = "transformer.by_group"
+    SUFFIX: ClassVar[str] = "by_group"
+
+    scales = operand_def(FloatTensor)
+    result = result_def(FloatTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, scales: Value) -> None:
+        value = SSAValue.get(scales)
+        rows, groups = _static(value)
+        super().__init__(operands=[value], result_types=[named_tensor(element_type_of(value), [groups, rows])])
+
+    def verify_(self) -> None:
+        rows, groups = self.dimensions("scales", self.scales, 2)
+        self.expect_shape("result", self.result, (groups, rows), "the axes of scales exchanged")
+        self.expect_element("result", self.result, self.scales, "that of scales")
+
+
+@irdl_op_definition
 class DequantizeOp(TransformerOp):
     """words[O,W] i32 (fp8: [O,K] f8), scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
 
-    The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
+    With `by_group` scales and mins are [G,O]. The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
     """
 
     name = "transformer.dequantize"
@@ -147,6 +170,7 @@ class DequantizeOp(TransformerOp):
     scales = operand_def(FloatTensor)
     mins = opt_operand_def(FloatTensor)
     packing = prop_def(PackingAttr)
+    by_group = opt_prop_def(IntegerAttr)
     result = result_def(WideTensor)
 
     traits = traits_def(Pure())
@@ -158,6 +182,7 @@ class DequantizeOp(TransformerOp):
         mins: Value | None,
         packing: PackingAttr,
         *,
+        by_group: bool = False,
         like: Attribute | None = None,
         loc: str | None = None,
     ) -> None:
@@ -165,7 +190,13 @@ class DequantizeOp(TransformerOp):
         rows, width = _static(SSAValue.get(words))
         plain = named_tensor(f32, [rows, width * packing.per_word])
         result = plain if like is None else ordered(plain, order_of(like))
-        super().__init__(operands=[words, scales, mins], properties={"packing": packing}, result_types=[result], attributes=located(loc))
+        properties = {"packing": packing, "by_group": IntegerAttr(1, i1) if by_group else None}
+        super().__init__(operands=[words, scales, mins], properties=properties, result_types=[result], attributes=located(loc))
+
+    @property
+    def groups(self) -> int:
+        """Groups of a row."""
+        return _static(self.scales)[0 if self.by_group else 1]
 
     def verify_(self) -> None:
         reason = self.packing.mismatch(
@@ -173,6 +204,7 @@ class DequantizeOp(TransformerOp):
             self.dimensions("words", self.words, 2),
             self.dimensions("scales", self.scales, 2),
             element_type_of(self.words),
+            by_group=self.by_group is not None,
         )
         if reason is not None:
             raise self.fail(reason)

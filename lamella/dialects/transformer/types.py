@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     ArrayAttr,
     BFloat16Type,
+    Float8E4M3FNType,
     Float16Type,
     Float32Type,
     IntAttr,
@@ -150,6 +151,7 @@ class KVCacheType(ParametrizedAttribute, TypeAttribute):
     """The paged cache of one layer: `!transformer.kv_cache<8 x 64 x bf16, block = 16, paired = 0>`.
 
     8 KV heads of 64 dimensions, blocks of 16 tokens; the first `paired` dimensions of a key's head lie in paired order (partner d ^ 1).
+    A cache of `f8E4M3FN` has a float32 scale beside each head of each key and value: the head's largest magnitude / 448.
     """
 
     name = "transformer.kv_cache"
@@ -188,8 +190,8 @@ class KVCacheType(ParametrizedAttribute, TypeAttribute):
             printer.print_string(f", block = {self.block.data}, paired = {self.paired.data}")
 
     def verify(self) -> None:
-        if not isinstance(self.element_type, Float32Type | Float16Type | BFloat16Type):
-            raise VerifyException(f"transformer.kv_cache: element type is {self.element_type}, expected f32, f16 or bf16")
+        if not isinstance(self.element_type, Float32Type | Float16Type | BFloat16Type | Float8E4M3FNType):
+            raise VerifyException(f"transformer.kv_cache: element type is {self.element_type}, expected f32, f16, bf16 or f8E4M3FN")
         if min(self.kv_heads.data, self.head_dim.data, self.block.data) < 1:
             raise VerifyException(f"transformer.kv_cache: heads, head size and block are positive, got {self}")
         if self.paired.data % 2 or not 0 <= self.paired.data <= self.head_dim.data:

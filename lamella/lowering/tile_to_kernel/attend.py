@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import f32, i64
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, f32, i64
+from xdsl.ir import Attribute, SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import element_type_of, shape_of
-from lamella.dialects.kernel.types import shape
+from lamella.dialects.kernel.types import element_type, shape
 from lamella.dialects.messages import subject
 from lamella.dialects.score_modifiers import ScoreModifiers
 from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
@@ -92,8 +92,7 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
             early = [first.load(which, old, settled=True) for which in (KEYS, VALUES)]
             q = b.named("q", e.emit(op.q, place))
             late = [first.load(which, b.ge(first.t, b.sub(context, length))) for which in (KEYS, VALUES)]
-            keys = b.named("keys", b.where(b.expand(old, 0), early[KEYS], late[KEYS]))
-            values = b.named("values", b.where(b.expand(old, 1), early[VALUES], late[VALUES]))
+            keys, values = (early[which].unless(late[which], old, b) for which in (KEYS, VALUES))
             state = _attend_tile(scoring, q, first, keys, values, _with_sinks(e, op, r, chunk if splits > 1 else None, state))
             low = b.add(low, block_t)
         else:
@@ -132,6 +131,47 @@ KEYS, VALUES = 0, 1
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """Keys [D, T] or values [T, D] as they lie in a cache, and of float8 the scale of each of the T."""
+
+    which: int
+    block: SSAValue
+    scale: SSAValue | None
+
+    def unless(self, other: Loaded, mask: SSAValue, b: KernelBuilder) -> Loaded:
+        """These where `mask` is true, `other` elsewhere."""
+        name = ("keys", "values")[self.which]
+        block = b.named(name, b.where(b.expand(mask, self.which), self.block, other.block))
+        if self.scale is None or other.scale is None:
+            return Loaded(self.which, block, None)
+        return Loaded(self.which, block, b.named(f"scale_of_{name}", b.where(mask, self.scale, other.scale)))
+
+    def widened(self, element: Attribute, b: KernelBuilder) -> SSAValue:
+        """The numbers in `element`, in which those of float8 are exact."""
+        if self.scale is None:
+            return self.block
+        # From f16 to bf16 there is only a slow instruction for one number; from f32 one for two.
+        wide = b.cast(self.block, f32) if isinstance(element, BFloat16Type) else self.block
+        return b.cast(wide, element)
+
+    def mixed(self, p: SSAValue, element: Attribute, acc: SSAValue, b: KernelBuilder) -> SSAValue:
+        """`acc` with these values added, times probabilities p [rows, T] and their scales."""
+        if self.scale is None:
+            return b.dot(b.cast(p, element), self.block, acc)
+        scale, values = self.scale, self.widened(element, b)
+        if not isinstance(element, Float16Type):
+            return b.dot(b.cast(b.mul(p, b.expand(scale, 0)), element), values, acc)
+        # Probabilities times scales would vanish in f16: scales are taken relative to the tile's largest, which multiplies the sums.
+        top = b.named("top_scale", b.maximum(b.reduce(scale, "max", 0), SMALLEST_SCALE))
+        products = b.dot(b.cast(b.mul(p, b.expand(b.div(scale, top), 0)), element), values)
+        return b.add(acc, b.mul(products, top))
+
+
+SMALLEST_SCALE = 2.0**-120
+"""What scales of a tile are divided by at least."""
+
+
+@dataclass(frozen=True)
 class CacheTiles:
     """Where a program reads the cache: its sequence and key/value head, `size` positions at a time."""
 
@@ -165,18 +205,22 @@ class CacheTile:
     number: SSAValue
     slot: SSAValue
 
-    def load(self, which: int, mask: SSAValue | None = None, *, settled: bool = False) -> SSAValue:
+    def load(self, which: int, mask: SSAValue | None = None, *, settled: bool = False) -> Loaded:
         """Keys [D, T] or values [T, D] of the positions, 0 where `mask` is false; `settled` as for `kernel.load`."""
         e, op, b = self.tiles.e, self.tiles.op, self.tiles.e.b
         across, along = (0, 1) if which == KEYS else (1, 0)
         block_size, dim = shape_of(op.cache)[3], python_int(op.head_dim)
         cell = b.add(b.mul(b.add(b.mul(self.number, 2), which), python_int(op.kv_heads)), b.cast(self.tiles.kv_head, i64))
-        address = b.mul(b.add(b.mul(cell, block_size), self.slot), dim)
-        offsets = b.add(b.expand(address, across), b.expand(b.cast(self.tiles.d, i64), along))
+        slot = b.add(b.mul(cell, block_size), self.slot)
+        offsets = b.add(b.expand(b.mul(slot, dim), across), b.expand(b.cast(self.tiles.d, i64), along))
         there, d_mask = b.all_of(self.t_mask, mask), self.tiles.d_mask
         both = b.all_of(None if there is None else b.expand(there, across), None if d_mask is None else b.expand(d_mask, along))
         name = ("keys" if which == KEYS else "values") if mask is None else f"{'old' if settled else 'new'}_{('keys', 'values')[which]}"
-        return b.named(name, b.load(e.pointers[op.cache], offsets, both, None if both is None else 0.0, settled=settled))
+        block = b.named(name, b.load(e.pointers[op.cache], offsets, both, None if both is None else 0.0, settled=settled))
+        if op.scales is None:
+            return Loaded(which, block, None)
+        scale = b.load(e.pointers[op.scales], slot, there, None if there is None else 0.0, settled=settled)
+        return Loaded(which, block, b.named(f"scale_of_{name}", scale))
 
 
 @dataclass(frozen=True)
@@ -216,8 +260,8 @@ def _attend_tile(
     scoring: Scoring,
     q: SSAValue,
     at: CacheTile,
-    keys: SSAValue,
-    values: SSAValue | None,
+    keys: Loaded,
+    values: Loaded | None,
     state: tuple[SSAValue, SSAValue, SSAValue],
     *,
     masked: bool = True,
@@ -227,7 +271,11 @@ def _attend_tile(
     `values` None: loaded when they are needed. Not `masked`: all rows see the whole tile.
     """
     b, op, (best, total, acc) = scoring.b, scoring.op, state
-    scores = b.named("scores", scoring.scores(b.dot(q, keys), at.t))
+    # Numbers of float8 are multiplied as q's, in which they are exact; what else is in the cache meets numbers of its own type.
+    element = element_type(q.type) if op.scales is not None else element_type_of(op.cache)
+    products = b.dot(q, keys.widened(element, b))
+    products = products if keys.scale is None else b.mul(products, b.expand(keys.scale, 0))
+    scores = b.named("scores", scoring.scores(products, at.t))
     seen = scoring.seen(at) if masked else None
     if seen is not None:
         scores = b.named("scores", b.where(seen, scores, -math.inf))
@@ -239,7 +287,7 @@ def _attend_tile(
     p = b.named("p", b.exp2(b.sub(scores, b.expand(base, 1))))
     new_total = b.named("new_total", b.add(b.mul(total, shrink), b.reduce(p, "sum", 1)))
     found = at.load(VALUES) if values is None else values
-    new_acc = b.dot(b.cast(p, element_type_of(op.cache)), found, b.mul(acc, b.expand(shrink, 1)))
+    new_acc = found.mixed(p, element, b.mul(acc, b.expand(shrink, 1)), b)
     return new_best, new_total, b.named("new_acc", new_acc)
 
 

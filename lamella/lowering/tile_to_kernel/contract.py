@@ -5,7 +5,7 @@ Contractions whose results meet in one epilogue are computed side by side; the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import f32
@@ -13,6 +13,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
+from lamella.dialects.kernel import DescriptorType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import (
@@ -28,12 +29,12 @@ from lamella.dialects.tile import (
 )
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
-from lamella.lowering.tile_to_kernel.decode import weight_of
 from lamella.lowering.tile_to_kernel.divided_grid import over_parts
-from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import NO_DESCRIPTORS, Emitter, python_int, source_of
 from lamella.lowering.tile_to_kernel.places import Place, Store
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
+from lamella.lowering.tile_to_kernel.weights import weight_of
 from lamella.passes.contractions import written_out
 from lamella.passes.feasibility import Parts, data_operands, parts
 
@@ -52,9 +53,18 @@ class Component:
 class ContractEmitter(Emitter):
     """An emitter that rotates the columns a program accumulated: partners lie side by side, so a pair is split, turned and joined."""
 
-    def __init__(self, fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequence[bool], *, num_stages: int = 1) -> None:
-        """`settled` says of each input whether it may be read before the launches before this one end."""
-        super().__init__(fused, name, schedule, num_stages=num_stages)
+    def __init__(
+        self,
+        fused: FusedOp,
+        name: str,
+        schedule: ScheduleAttr,
+        settled: Sequence[bool],
+        *,
+        num_stages: int = 1,
+        described: Mapping[SSAValue, DescriptorType] = NO_DESCRIPTORS,
+    ) -> None:
+        """`settled` says of each input whether it may be read before the launches before this one end; `described` ones are descriptors."""
+        super().__init__(fused, name, schedule, num_stages=num_stages, described=described)
         self.pairs: dict[Place, Operand] = {}
         """Places of accumulated columns, with the first column of each."""
         self._angles: dict[tuple[RotateOp, Place], tuple[SSAValue | None, SSAValue, SSAValue]] = {}
@@ -172,9 +182,12 @@ def components(e: Emitter, split: Parts, columns: int) -> list[Component]:
     return out
 
 
-def over_components(e: Emitter, found: list[Component], body: Callable[[Component, Operand], None], axis: int = 0) -> None:
-    """Runs `body(component, tile)` in the programs of each component, which `axis` of the grid numbers."""
-    over_parts(e, [c.tiles for c in found], [part_name(c) for c in found], lambda number, tile: body(found[number], tile), axis)
+def over_components(
+    e: Emitter, found: list[Component], body: Callable[[Component, Operand], None], axis: int = 0, *, in_turn: bool = False
+) -> None:
+    """Runs `body(component, tile)` in the programs of each component, which `axis` of the grid numbers; `in_turn`: as `over_parts` says."""
+    names = [part_name(c) for c in found]
+    over_parts(e, [c.tiles for c in found], names, lambda number, tile: body(found[number], tile), axis, in_turn=in_turn)
 
 
 def part_name(component: Component) -> str:

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import I64, DenseArrayBase, ModuleOp, StringAttr, i64
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from lamella.dialects import kernel
-from lamella.dialects.host import LaunchOp
+from lamella.dialects.host import LaunchOp, LibraryMatmulOp
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import FusedOp
 from lamella.errors import PassError
 from lamella.lowering.tile_to_kernel import attend, contract, experts, mma, row, sample
 from lamella.passes.choose_schedule import longest_query
 from lamella.passes.dependent_launch import SETTLED_PARAMETERS
+from lamella.passes.library import LibraryCall, library_call
 from lamella.passes.settled import settled_inputs
 
 
@@ -34,7 +35,8 @@ class TileToKernel(ModulePass):
         host.launch @row_0 grid [3, 1, 1] ins(%x : memref<3x8xf32>) outs(%y : memref<3x8xf32>)
 
     A skeleton decides which program computes which rows and columns; what is computed there is pulled from the region op by op, each by
-    its own rule. Expects schedules (`choose-schedule`) and kernel names (`number-kernels`); regions of one name are lowered once.
+    its own rule. Expects schedules (`choose-schedule`) and kernel names (`number-kernels`); regions of one name are lowered once. A region of the
+    schedule `library` has no kernel: it becomes a `host.library_matmul`.
     """
 
     name = "tile-to-kernel"
@@ -46,6 +48,10 @@ class TileToKernel(ModulePass):
             settled = settled_inputs(function)
             for fused in [o for o in function.body.block.ops if isinstance(o, FusedOp)]:
                 name = kernel_name(fused)
+                call = library_call(fused)
+                if call is not None:
+                    replace_by_call(fused, name, call)
+                    continue
                 if name not in lowered:
                     made, lowered[name] = lower_region(fused, name, longest, settled[fused])
                     fixed = [i for i, early in enumerate(settled[fused]) if early]
@@ -96,5 +102,19 @@ def replace_by_launch(fused: FusedOp, name: str, grid: tuple[int, int, int]) -> 
     assert block is not None
     launch: Operation = LaunchOp(name, grid, fused.ins, fused.outs, loc=fused.loc.data if fused.loc else None)
     block.insert_op_before(launch, fused)
+    fused.detach()
+    fused.erase()
+
+
+def replace_by_call(fused: FusedOp, name: str, call: LibraryCall) -> None:
+    """Puts a call of the library where the region was."""
+    block = fused.parent_block()
+    assert block is not None
+    given: dict[SSAValue, SSAValue] = dict(zip(fused.body.block.args, fused.ins, strict=True))
+    addend = call.residual if call.residual is not None else call.bias
+    operands = [given[v] for v in (call.contract.x, call.contract.weight, *(() if addend is None else (addend,)))]
+    x, weight, *added = operands
+    made = LibraryMatmulOp(name, x, weight, added[0] if added else None, fused.outs[0], loc=fused.loc.data if fused.loc else None)
+    block.insert_op_before(made, fused)
     fused.detach()
     fused.erase()

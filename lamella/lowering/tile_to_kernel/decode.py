@@ -1,10 +1,8 @@
-"""How a contraction reads packed words: decoded on the way to the product. Skeletons ask; neither knows the other.
+"""How a contraction of one token reads packed words: decoded on the way to the product. Skeletons ask; neither knows the other.
 
-One token: a word of packed numbers is taken apart where it was loaded. A shift puts number i at the top of the mantissa of 1.0, which makes
+A word of packed numbers is taken apart where it was loaded. A shift puts number i at the top of the mantissa of 1.0, which makes
 it a float without a conversion: 1 + q·2^-p, that is 2^-p·(2^p + q). x comes scaled by 2^p, and what 2^p adds to the sum over a word is known
 from x alone: it is taken off there, before anything is large enough to be rounded by it. The scale multiplies the sum over a group.
-
-Several tokens: the whole numbers go to the tensor cores, and the product of a group is scaled.
 """
 
 from __future__ import annotations
@@ -16,37 +14,28 @@ from functools import reduce
 from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
-from lamella.dialects.attributes import shape_of
-from lamella.dialects.kernel.types import element_type, shape
-from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
-from lamella.lowering.tile_to_kernel.decode_float8 import FloatWeight
-from lamella.lowering.tile_to_kernel.emitter import Emitter, Place
-from lamella.lowering.tile_to_kernel.weight import Piece, PlainWeight, Rows, Weight, product, scaled_rows
+from lamella.dialects.kernel.types import shape
+from lamella.lowering.tile_to_kernel.decode_tiles import PackedTiles
+from lamella.lowering.tile_to_kernel.places import Place
+from lamella.lowering.tile_to_kernel.weight import Piece, Rows
 
 ONE_BITS, MANTISSA = 0x3F800000, 23
 """The float 1.0, and the bits of its mantissa: a number of n bits or-ed in at bit 23 - p, n <= p, makes it 1 + q·2^-p."""
 
 
 @dataclass(frozen=True)
-class PackedWeight(Weight):
-    """Words of packed numbers, scales, and perhaps mins."""
-
-    op: DequantizeOp
+class PackedWeight(PackedTiles):
+    """Words of packed numbers, taken apart."""
 
     @property
     def per_word(self) -> int:
         """Numbers of a word."""
         return self.op.packing.per_word
 
-    @property
-    def deferred(self) -> bool:
-        """Whether the scale of a row multiplies its sum."""
-        return self.op.mins is None and shape_of(self.op.scales)[1] == 1
-
     def groups(self, size: int) -> int:
         """Groups of columns, each with a scale, of a piece."""
         group = self.op.packing.group.data
-        return 1 if shape_of(self.op.scales)[1] == 1 else max(1, size // group)
+        return 1 if self.op.groups == 1 else max(1, size // group)
 
     def lanes(self, size: int) -> int:
         return size // self.per_word if self.deferred else self.groups(size)
@@ -65,12 +54,12 @@ class PackedWeight(Weight):
             if self.deferred:
                 return found
             count = self.groups(piece.size)
-            group = self.e.hinted("group", b.expand(b.add(b.arange(count), self.group_of(piece)), 0))
-            total = shape_of(self.op.scales)[1]
+            group = self.e.hinted("group", b.expand(b.add(b.arange(count), self.group_of(piece.start)), 0))
+            total = self.op.groups
             inside = None if total % count == 0 else b.lt(group, total)
             for value, name in ((self.op.scales, "scale"), (self.op.mins, "least")):
                 if value is not None:
-                    found.append(b.named(name, self.read(value, rows, group, inside)))
+                    found.append(b.named(name, self.of_group(value, rows, group, inside)))
             return found
 
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
@@ -99,65 +88,24 @@ class PackedWeight(Weight):
             return e.hinted("product", sums)
 
     def up(self, number: int) -> int:
-        """p of number i of a word: 4 or 8 for numbers of 4 bits, 8 for those of 8. Two that share a shift differ in it."""
-        bits = self.op.packing.bits
-        return 8 if bits == 8 or (number // 2) % 2 == 0 else 4
+        """p of number i of a word: 8, but 4 for those in the upper halves of bytes, which so share a shift with the lower ones."""
+        return 8 if number < 4 else 4
 
     def number(self, words: SSAValue, number: int) -> SSAValue:
-        """1 + q·2^-p of number i of each word."""
+        """1 + q·2^-p of number i of each word, which holds q with its highest bit turned over: as a sign."""
         b, bits = self.e.b, self.op.packing.bits
-        lies, goes = bits * (number // 2) + 16 * (number % 2), MANTISSA - self.up(number)
+        lies, goes = self.op.packing.shift(number), MANTISSA - self.up(number)
         moved = b.shl(words, goes - lies) if lies < goes else b.shr(words, lies - goes)
-        ones = ((1 << bits) - 1) << goes
-        return self.e.hinted("q", b.bitcast(b.or_(b.and_(moved, ones), ONE_BITS), f32))
+        ones, sign = ((1 << bits) - 1) << goes, 1 << (bits - 1 + goes)
+        return self.e.hinted("q", b.bitcast(b.xor(b.and_(moved, ones), ONE_BITS | sign), f32))
 
     def places(self, piece: Piece) -> Sequence[Place]:
         """The columns of a piece by their number in a word: one vector a number, read as such, for a program has no cheaper way to reorder them."""
         e, b, per = self.e, self.e.b, self.per_word
-        first = b.mul(b.add(b.arange(piece.size // per), piece.over(b, per)), per)
-        mask = None if self.columns % piece.size == 0 else e.hinted("word_mask", b.lt(first, self.columns))
-        return [e.elsewhere(piece.place, e.hinted(f"cols{i}", b.add(first, i)), mask) for i in range(per)]
-
-    def scaled(self, sums: SSAValue, rows: Rows) -> SSAValue:
-        return scaled_rows(self.e, sums, self.op.scales, rows, self.source) if self.deferred else sums
-
-    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
-        """The whole numbers are multiplied, and the sum over a group scaled: no product is rounded on the way."""
-        e, b, packing, down = self.e, self.e.b, self.op.packing, rows.down
-        with b.source(self.source):
-            words, mask = self.words_of(piece, 0 if down else 1)
-            packed = b.named("words", self.read(self.op.words, rows, words, mask))
-            number = b.arange(self.per_word)
-            places = b.add(b.mul(b.floordiv(number, 2), packing.bits), b.mul(b.mod(number, 2), 16))
-            places = e.hinted("places", b.expand(b.expand(places, 0), 0 if down else 2))
-            q = b.and_(b.shr(b.expand(packed, 2 if down else 1), places), (1 << packing.bits) - 1)
-            if self.op.mins is None:
-                q = b.sub(q, packing.zero)
-            taken = shape(rows.vector)[0]
-            q = e.hinted("q", b.reshape(b.cast(q, element_type(xs.type)), (taken, piece.size) if down else (piece.size, taken)))
-            if self.deferred:
-                return product(b, xs, q, acc, down)
-            group = self.group_of(piece)
-            scale = e.hinted("scale", b.cast(self.read(self.op.scales, rows, group, None), f32))
-            total = b.add(acc, b.mul(product(b, xs, q, None, down), scale))
-            if self.op.mins is None:
-                return total
-            least = e.hinted("least", b.cast(self.read(self.op.mins, rows, group, None), f32))
-            x_sum = e.hinted("x_sum", b.reduce(b.cast(xs, f32), "sum", 1, keep_dims=True))
-            return b.add(total, b.mul(b.trans(x_sum) if down else x_sum, least))
-
-    def group_of(self, piece: Piece) -> SSAValue:
-        """The group of a piece, which ends within it."""
-        b, group = self.e.b, self.op.packing.group.data
-        if shape_of(self.op.scales)[1] == 1:
-            return b.constant(0)
-        index = piece.over(b, group)
-        return index if isinstance(index, SSAValue) else b.constant(index)
-
-
-def weight_of(e: Emitter, contract: ContractOp | ContractPartialOp) -> Weight:
-    """How a contraction reads its weight."""
-    owner = contract.weight.owner
-    if not isinstance(owner, DequantizeOp):
-        return PlainWeight(e, contract)
-    return (FloatWeight if owner.packing.floats else PackedWeight)(e, contract, owner)
+        word = b.add(b.arange(piece.size // per), piece.over(b, per))
+        inside = None if self.columns % piece.size == 0 else b.lt(word, self.columns // per)
+        mask = None if inside is None else e.hinted("word_mask", inside)
+        first, half = b.mul(word, 4), self.op.packing.half
+        if per > 4:
+            first = b.add(first, b.mul(b.floordiv(first, half), half))
+        return [e.elsewhere(piece.place, e.hinted(f"cols{i}", b.add(first, i % 4 + half * (i // 4))), mask) for i in range(per)]

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
+from types import MappingProxyType
 
-from xdsl.dialects.builtin import IntegerAttr, MemRefType, f32, i32, i64
+from xdsl.dialects.builtin import Float8E4M3FNType, IntegerAttr, MemRefType, f32, i32, i64
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects.attributes import element_of, element_type_of, python_value, shape_of
-from lamella.dialects.kernel import PointerType
+from lamella.dialects.kernel import DescriptorType, PointerType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import (
@@ -33,29 +34,43 @@ from lamella.dialects.tile import (
 from lamella.errors import PassError, nearest
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.tile_to_kernel.places import Place, Store
+from lamella.lowering.tile_to_kernel.round_float8 import rounded_float8
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
+from lamella.lowering.tile_to_kernel.scatter import store_scattered
+from lamella.lowering.tile_to_kernel.unpacked_number import unpacked_number
 
 INT32_ELEMENTS = 2**31 - 1
+NO_DESCRIPTORS: Mapping[SSAValue, DescriptorType] = MappingProxyType({})
 
 
 class Emitter:
     """The kernel of one region under construction. Skeletons decide places; `emit` and `store` follow the region's ops."""
 
-    def __init__(self, fused: FusedOp, name: str, schedule: ScheduleAttr, *, num_stages: int = 1) -> None:
+    def __init__(
+        self,
+        fused: FusedOp,
+        name: str,
+        schedule: ScheduleAttr,
+        *,
+        num_stages: int = 1,
+        described: Mapping[SSAValue, DescriptorType] = NO_DESCRIPTORS,
+    ) -> None:
+        """`described` are the arguments of the region that the kernel takes as descriptors, not as pointers."""
         self.fused = fused
         self.schedule = schedule
         self.block = fused.body.block
-        parameters: dict[str, PointerType] = {}
+        parameters: dict[str, PointerType | DescriptorType] = {}
         yielded = fused.terminator.values
         names = [a.name_hint or "arg" for a in self.block.args]
         names += [f"{(v.name_hint or 'out')}_out" for v in yielded]
-        for raw, buffer in zip(names, [*fused.ins, *fused.outs], strict=True):
+        types = [described.get(a) for a in self.block.args] + [None] * len(yielded)
+        for raw, buffer, type in zip(names, [*fused.ins, *fused.outs], types, strict=True):
             assert isinstance(buffer.type, MemRefType)
             unique = hint = re.sub(r"\W", "_", re.sub(r"^layers\.\d+\.", "", raw))
-            number = 1
-            while f"{unique}_ptr" in parameters:
+            number, suffix = 1, "ptr" if type is None else "desc"
+            while f"{unique}_{suffix}" in parameters:
                 unique, number = f"{hint}_{number}", number + 1
-            parameters[f"{unique}_ptr"] = PointerType(element_type_of(buffer))
+            parameters[f"{unique}_{suffix}"] = type or PointerType(element_type_of(buffer))
         self.b = KernelBuilder(name, parameters, num_warps=schedule.get("warps"), num_stages=num_stages)
         inputs = self.b.parameters[: len(fused.ins)]
         self.pointers: dict[SSAValue, SSAValue] = dict(zip(self.block.args, inputs, strict=True))
@@ -273,7 +288,7 @@ class Emitter:
     def store(self, item: Store, place: Place) -> None:
         """Stores one of the region's values, or one of its scatters, at `place`."""
         if item.scatter is not None:
-            self._scatter(item.scatter, item.pointer, place)
+            store_scattered(self, item.scatter, item.pointer, place, source_of(item.scatter))
             return
         block = self.emit(item.value, place)
         sizes = shape_of(item.value)
@@ -286,20 +301,6 @@ class Emitter:
                 # A contraction with one row of weights computes columns all the same; the mask leaves the first.
                 offsets, mask = self.b.add(offsets, place.cols), self.b.all_of(place.row_mask, place.col_mask)
             self.b.store(item.pointer, offsets, block, mask)
-
-    def _scatter(self, op: ScatterOp, pointer: SSAValue, place: Place) -> None:
-        b = self.b
-        _, _, heads, block_size, dim = shape_of(op.cache)
-        block = self.emit(op.values, place)
-        slots = self.along_rows(op.slots, place)
-        assert place.cols is not None
-        with b.source(source_of(op)):
-            slot = b.cast(slots, i64)
-            head, offset = b.cast(b.floordiv(place.cols, dim), i64), b.cast(b.mod(place.cols, dim), i64)
-            cell = b.add(b.mul(b.floordiv(slot, block_size), 2), python_int(op.part))
-            row = b.add(b.mul(b.add(b.mul(cell, heads), head), block_size), b.mod(slot, block_size))
-            address = b.named("address", b.add(b.mul(row, dim), offset))
-            b.store(pointer, address, block, b.all_of(place.row_mask, place.col_mask))
 
 
 def _in_columns(block: SSAValue, cols: SSAValue) -> bool:
@@ -363,7 +364,8 @@ def _map(e: Emitter, op: Operation, place: Place) -> SSAValue:
 
 def _cast(e: Emitter, op: Operation, place: Place) -> SSAValue:
     assert isinstance(op, CastOp)
-    return e.b.cast(e.emit(op.input, place), element_type_of(op.result))
+    value, element = e.emit(op.input, place), element_type_of(op.result)
+    return rounded_float8(e.b, e.b.cast(value, f32)) if isinstance(element, Float8E4M3FNType) else e.b.cast(value, element)
 
 
 def _reduce(e: Emitter, op: Operation, place: Place) -> SSAValue:
@@ -389,24 +391,6 @@ def _gather_columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
     assert isinstance(op, GatherColumnsOp)
     columns = e.emit(op.columns, place)
     return e.emit(op.x, e.elsewhere(place, columns))
-
-
-def _dequantize(e: Emitter, op: Operation, place: Place) -> SSAValue:
-    """Each number by itself, where no contraction takes whole words apart: its word, its place in it, its group."""
-    assert isinstance(op, DequantizeOp)
-    b, packing = e.b, op.packing
-    assert place.cols is not None
-    at = Place(place.rows, b.floordiv(place.cols, packing.per_word), place.row_mask, place.col_mask)
-    group = Place(place.rows, b.floordiv(place.cols, packing.group.data), place.row_mask, place.col_mask)
-    if packing.floats:
-        return b.mul(b.cast(e.emit(op.words, at), f32), b.cast(e.emit(op.scales, group), f32))
-    number = b.mod(place.cols, packing.per_word)
-    bit = b.add(b.mul(b.floordiv(number, 2), packing.bits), b.mul(b.mod(number, 2), 16))
-    q = b.and_(b.shr(e.emit(op.words, at), bit), (1 << packing.bits) - 1)
-    scale = b.cast(e.emit(op.scales, group), f32)
-    if op.mins is None:
-        return b.mul(b.cast(b.sub(q, packing.zero), f32), scale)
-    return b.add(b.mul(b.cast(q, f32), scale), b.cast(e.emit(op.mins, group), f32))
 
 
 def _reshape(e: Emitter, op: Operation, place: Place) -> SSAValue:
@@ -490,7 +474,7 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     ReduceOp: _reduce,
     GatherOp: _gather,
     GatherColumnsOp: _gather_columns,
-    DequantizeOp: _dequantize,
+    DequantizeOp: unpacked_number,
     ReshapeOp: _reshape,
     AddRowsOp: _add_rows,
     SlotsOp: _slots,

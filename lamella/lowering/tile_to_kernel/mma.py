@@ -28,12 +28,13 @@ from lamella.lowering.tile_to_kernel.contract import (
     over_components,
     stage_prologue,
 )
-from lamella.lowering.tile_to_kernel.decode import weight_of
+from lamella.lowering.tile_to_kernel.descriptors import described_arguments, described_products, finish_halves, in_halves
 from lamella.lowering.tile_to_kernel.divided_grid import by_the_last
 from lamella.lowering.tile_to_kernel.emitter import python_int, source_of
 from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
+from lamella.lowering.tile_to_kernel.weights import weight_of
 from lamella.passes.contractions import reductions_on_the_way
 from lamella.passes.feasibility import Parts, parts
 
@@ -47,7 +48,8 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequen
     The tiles of tokens come first in the grid: programs that run at the same time then share the weights that they read, and weights, which no
     cache holds, are read once for `TOGETHER` tiles of tokens. With `swap` the product is computed transposed.
     """
-    e = ContractEmitter(fused, name, schedule, settled, num_stages=schedule.get("stages"))
+    described = described_arguments(fused, schedule)
+    e = ContractEmitter(fused, name, schedule, settled, num_stages=schedule.get("stages"), described=described)
     b, block_m = e.b, schedule.get("m")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
     tokens = shape_of(split.contracts[0].x)[0]
@@ -65,8 +67,8 @@ def lower_mma(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Sequen
     row_mask = None if together * groups * block_m == tokens else b.lt(rows, tokens)
     inline = reductions_on_the_way(split, schedule)
     stage_prologue(e, split, Place(rows, None, row_mask), inline)
-    mma = Mma(e, split, schedule, rows, row_mask, inline)
-    over_components(e, found, mma.component, axis=1 if tiles > 1 else 0)
+    mma = Mma(e, split, schedule, first, rows, row_mask, inline, bool(described))
+    over_components(e, found, mma.component, axis=1 if tiles > 1 else 0, in_turn=not mma.swapped)
     programs = sum(c.tiles for c in found)
     return b.finish(), (together, programs, groups) if tiles > 1 else (programs, mma.splits, 1)
 
@@ -78,10 +80,14 @@ class Mma:
     e: ContractEmitter
     split: Parts
     schedule: ScheduleAttr
+    first: Operand
+    """The first token of the tile."""
     rows: SSAValue
     row_mask: SSAValue | None
     inline: Sequence[ReduceOp]
     """Reductions of rows of x that are added up in the loop that multiplies them."""
+    described: bool = False
+    """Whether tiles are loaded through descriptors."""
 
     @property
     def splits(self) -> int:
@@ -94,17 +100,29 @@ class Mma:
         """Whether weight rows are the rows of the product, and tokens its columns."""
         return self.schedule.get("swap") == 1
 
+    @property
+    def digits(self) -> bool:
+        """Whether x is multiplied digit by digit."""
+        return "digits" in self.schedule.options.data
+
     def component(self, component: Component, tile: Operand) -> None:
         """The programs of one component: products with their weight rows, and what follows."""
         e, b, block_n = self.e, self.e.b, self.schedule.get("n")
         start = e.hinted("start", b.mul(tile, block_n))
+        if self.described and in_halves(component, block_n):
+            totals = described_products(e, component.contracts, self.schedule, self.first, start)
+            finish_halves(e, component, Place(self.rows, None, self.row_mask), start, totals)
+            return
         vector = b.add(start, b.arange(block_n))
         n = b.named("n", b.expand(vector, 0))
         n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
         down = b.named("n_down", b.expand(vector, 1)) if self.swapped else n
         down_mask = None if n_mask is None else b.lt(down, component.width)
-        weights = [weight_of(e, c) for c in component.contracts]
-        totals = self.loop(weights, Rows(vector, None, down, down_mask))
+        weights = [weight_of(e, c, digits=self.digits) for c in component.contracts]
+        if self.described:
+            totals = described_products(e, component.contracts, self.schedule, self.first, start)
+        else:
+            totals = self.loop(weights, Rows(vector, None, down, down_mask))
         if self.swapped:
             totals = [b.trans(total) for total in totals]
         results = [w.scaled(total, Rows(vector, None, n, n_mask)) for w, total in zip(weights, totals, strict=True)]
@@ -121,25 +139,44 @@ class Mma:
         block_m, block_n, block_k = (self.schedule.get(name) for name in ("m", "n", "k"))
         x = self.split.contracts[0].x
         k = shape_of(x)[1]
-        size = (block_n, block_m) if self.swapped else (block_m, block_n)
-        zeros = [b.named("acc", b.full(size, 0.0, f32)) for _ in weights]
+        unit = min(w.unit(block_k) for w in weights)
+        together = unit * 2 if any(w.paired for w in weights) else unit
+        zeros = [w.start(block_m, block_n, self.swapped) for w in weights]
+        if block_k % together or (unit < block_k and k % block_k):
+            got = f"{block_k} of {k} columns at once"
+            raise PassError("pieces of K of packed weights do not end with their groups", where=subject(e.fused), got=got)
         rules = [REDUCTION_RULES[op.kind.data] for op in self.inline]
-        partials = [b.named("partial", b.full((block_m, block_k), rule.identity, f32)) for rule in rules]
+        partials = [b.named("partial", b.full((block_m, unit), rule.identity, f32)) for rule in rules]
         trips = -(-k // block_k)
         first, end = self.share(k, block_k)
         stages = self.schedule.get("stages") if trips > self.splits else None
-        with b.for_(first, end, block_k, init=[*zeros, *partials], num_stages=stages) as loop, e.scope():
-            piece = Piece(loop.index, block_k, e.columns(self.rows, self.row_mask, loop.index, block_k, k))
-            xs = b.broadcast(e.emit(x, piece.place), (block_m, block_k))
-            made = [w.multiply(xs, acc, taken, piece) for w, acc in zip(weights, loop.values, strict=False)]
-            for op, rule, held in zip(self.inline, rules, loop.values[len(weights) :], strict=True):
-                with b.source(source_of(op)):
-                    made.append(rule.combine(b, held, e.reducible(op, piece.place)))
-            loop.yields(*made)
-        for op, rule, held in zip(self.inline, rules, loop.results[len(weights) :], strict=True):
+        carried = [*zeros, partials]
+        with b.for_(first, end, block_k, init=[v for own in carried for v in own], num_stages=stages) as loop, e.scope():
+            *sums, reduced = self.apart(loop.values, carried)
+            steps = range(0, block_k, together)
+            # Loads that the loop does not pipeline: all of a trip are asked for before the first is waited for.
+            held = [[w.ahead(taken, b.add(loop.index, offset), together, unit) for w in weights] for offset in steps]
+            for offset, read in zip(steps, held, strict=True):
+                starts = [b.add(loop.index, offset + own) for own in range(0, together, unit)]
+                pieces = [Piece(start, unit, e.columns(self.rows, self.row_mask, start, unit, k)) for start in starts]
+                xs = [b.broadcast(e.emit(x, piece.place), (block_m, unit)) for piece in pieces]
+                sums = [w.multiply(xs, own, taken, pieces, early) for w, own, early in zip(weights, sums, read, strict=True)]
+                for number, (op, rule) in enumerate(zip(self.inline, rules, strict=True)):
+                    with b.source(source_of(op)):
+                        for piece in pieces:
+                            reduced[number] = rule.combine(b, reduced[number], e.reducible(op, piece.place))
+            loop.yields(*(v for own in [*sums, reduced] for v in own))
+        *totals, found = self.apart(loop.results, carried)
+        for op, rule, value in zip(self.inline, rules, found, strict=True):
             with b.source(source_of(op)):
-                e.reduced(op, self.rows, rule.along(b, held, 1, keep_dims=True))
-        return list(loop.results[: len(weights)])
+                e.reduced(op, self.rows, rule.along(b, value, 1, keep_dims=True))
+        return [w.total(own, block_m, self.swapped) for w, own in zip(weights, totals, strict=True)]
+
+    @staticmethod
+    def apart(values: Sequence[SSAValue], like: Sequence[Sequence[SSAValue]]) -> list[list[SSAValue]]:
+        """Values one after the other as lists of the lengths of `like`."""
+        left = list(values)
+        return [[left.pop(0) for _ in own] for own in like]
 
     def share(self, k: int, block_k: int) -> tuple[Operand, Operand]:
         """The columns of K that this program multiplies: from, and before."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import f32, i64
 from xdsl.ir import SSAValue
 
+from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import element_type, shape
 from lamella.dialects.tile import ContractOp, ContractPartialOp
@@ -76,9 +77,37 @@ class Weight(ABC):
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
         """Of what was loaded of a piece and the one row of x the products, [rows, lanes]: added up over lanes and pieces they are the product."""
 
+    def unit(self, block: int) -> int:
+        """Columns, of `block` neighbours, that are multiplied at once."""
+        return block
+
+    @property
+    def paired(self) -> bool:
+        """Whether two such pieces of columns share the bytes that are read for them."""
+        return False
+
+    def start(self, tokens: int, rows: int, down: bool) -> list[SSAValue]:
+        """The sums before the first product: [tokens, rows], or [rows, tokens] if weight rows go `down`, and no fewer columns than a product has."""
+        columns = max(tokens, kernel.MIN_DOT_N)
+        return [self.e.b.named("acc", self.e.b.full((rows, columns) if down else (tokens, rows), 0.0, f32))]
+
+    def ahead(self, rows: Rows, start: Operand, size: int, unit: int) -> list[SSAValue]:
+        """What `multiply` reads besides the weight for `size` columns from `start` on: loads that a loop does not pipeline."""
+        return []
+
     @abstractmethod
-    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
-        """`acc` with the products of a piece of x, [tokens, size], added, on the tensor cores: [tokens, rows], or [rows, tokens] if they go `down`."""
+    def multiply(
+        self, xs: Sequence[SSAValue], sums: Sequence[SSAValue], rows: Rows, pieces: Sequence[Piece], held: Sequence[SSAValue]
+    ) -> list[SSAValue]:
+        """The sums with the products of neighbouring pieces of x, each [tokens, size], added, on the tensor cores; `held` is what was read `ahead`."""
+
+    def total(self, sums: Sequence[SSAValue], tokens: int, down: bool) -> SSAValue:
+        """The products of all columns, [tokens, rows], or [rows, tokens], from the sums."""
+        b, (total,) = self.e.b, sums
+        if not down or shape(total)[1] == tokens:
+            return total
+        # All columns are those of the one token, which was repeated.
+        return b.mul(b.reduce(total, "sum", 1, keep_dims=True), 1.0 / shape(total)[1])
 
     def scaled(self, sums: SSAValue, rows: Rows) -> SSAValue:
         """Finished sums, of each row or each token and row, with what the products left out."""
@@ -119,15 +148,23 @@ class PlainWeight(Weight):
             wide = hinted("x_f32", b.cast(xs, f32))
             return hinted("product", b.mul(hinted("w_f32", b.cast(loaded[0], f32)), b.expand(wide, 0)))
 
-    def multiply(self, xs: SSAValue, acc: SSAValue, rows: Rows, piece: Piece) -> SSAValue:
+    def multiply(
+        self, xs: Sequence[SSAValue], sums: Sequence[SSAValue], rows: Rows, pieces: Sequence[Piece], held: Sequence[SSAValue]
+    ) -> list[SSAValue]:
+        b, (acc,) = self.e.b, sums
+        with b.source(self.source):
+            for x, piece in zip(xs, pieces, strict=True):
+                acc = self.dot(x, self.tile(rows, piece), acc, rows.down)
+        return [acc]
+
+    def tile(self, rows: Rows, piece: Piece) -> SSAValue:
+        """The numbers of the rows in a piece."""
         b = self.e.b
         across = self.e.hinted("k", b.expand(b.add(b.arange(piece.size), piece.start), 0 if rows.down else 1))
         mask = None if self.columns % piece.size == 0 else b.lt(across, self.columns)
-        with b.source(self.source):
-            w = b.named("w", self.read(self.matrix, rows, across, mask))
-            return self.dot(xs, w, acc, rows.down)
+        return b.named("w", self.read(self.matrix, rows, across, mask))
 
-    def dot(self, xs: SSAValue, w: SSAValue, acc: SSAValue, down: bool) -> SSAValue:
+    def dot(self, xs: SSAValue, w: SSAValue, acc: SSAValue | None, down: bool) -> SSAValue:
         """`acc` with the products of x and a block of the weight added, in the element type of the weight."""
         return product(self.e.b, self.e.b.cast(xs, element_type(w.type)), w, acc, down)
 
@@ -142,5 +179,7 @@ def scaled_rows(e: Emitter, sums: SSAValue, scales: SSAValue, rows: Rows, source
 
 
 def product(b: KernelBuilder, xs: SSAValue, w: SSAValue, acc: SSAValue | None, down: bool) -> SSAValue:
-    """x [tokens, k] times w [k, rows]; or `down`, w [rows, k] times x transposed. Added to `acc`, where there is one."""
-    return b.dot(w, b.trans(xs), acc) if down else b.dot(xs, w, acc)
+    """x [tokens, k] times w [k, rows]; or `down`, w [rows, k] times x transposed, repeated where it is one token. Added to `acc`, where there is one."""
+    if not down:
+        return b.dot(xs, w, acc)
+    return b.dot(w, b.trans(b.broadcast(xs, (max(shape(xs)[0], kernel.MIN_DOT_N), shape(xs)[1]))), acc)

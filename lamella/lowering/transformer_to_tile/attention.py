@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from xdsl.dialects.builtin import f8E4M3FN
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import attributes_of, element_type_of, shape_of
-from lamella.dialects.tile import AttendOp, GatherOp, RotateOp, SampleOp, ScatterOp, SlotsOp
+from lamella.dialects.tile import AttendOp, GatherOp, ReduceOp, RotateOp, SampleOp, ScatterOp, SlotsOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
+
+LARGEST, SMALLEST = 448.0, 2.0**-100
+"""The largest number of float8, and the magnitude that a head has at least, so that zeros are divided by something."""
 
 
 def rotate(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
@@ -39,17 +43,35 @@ def rope_row(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Seq
 
 
 def cache_write(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
-    """Two scatters into the cache's slots: keys, then values. The slots are the same for every layer."""
+    """Two scatters into the cache's slots: keys, then values; of a cache of float8 as many into its scales. The slots are the same for every layer."""
     cache, k, v, positions, query_start, block_table = operands
     slots = b.add(SlotsOp(positions, query_start, block_table, block=shape_of(cache)[3]), "slots")
     element = element_type_of(cache)
-    keyed = b.add(ScatterOp(b.cast(k, element), cache, slots, 0, loc=b.loc), "cache")
-    return [b.add(ScatterOp(b.cast(v, element), keyed, slots, 1, loc=b.loc), "cache")]
+    scales = b.scales.get(cache)
+    for part, values in enumerate((k, v)):
+        if scales is None:
+            cache = b.add(ScatterOp(b.cast(values, element), cache, slots, part, loc=b.loc), "cache")
+            continue
+        numbers, steps = by_heads(values, shape_of(cache)[2], b)
+        cache = b.add(ScatterOp(numbers, cache, slots, part, loc=b.loc), "cache")
+        scales = b.scales[cache] = b.add(ScatterOp(steps, scales, slots, part, loc=b.loc), "scales")
+    return [cache]
+
+
+def by_heads(x: SSAValue, heads: int, b: TileBuilder) -> tuple[SSAValue, SSAValue]:
+    """x[N, H·D] as numbers of float8 [N, H·D] and scales [N·H, 1]: `semantics.attention.by_heads`, op by op."""
+    tokens, width = shape_of(x)
+    rows = b.float32(b.reshape(x, (tokens * heads, width // heads)))
+    largest = b.add(ReduceOp("max", b.map("maximum", rows, b.map("neg", rows)), loc=b.loc))
+    scales = b.map("mul", b.map("maximum", largest, SMALLEST), 1.0 / LARGEST)
+    scales.name_hint = "scales"
+    return b.reshape(b.cast(b.map("div", rows, scales), f8E4M3FN), (tokens, width)), scales
 
 
 def attention(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
     """One attend in float32, rounded."""
     q, cache, block_table, query_start, context_len, *sinks = operands
+    scales = b.scales.get(cache)
     attributes = attributes_of(op)
     attend = AttendOp(
         q,
@@ -58,6 +80,7 @@ def attention(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Se
         query_start,
         context_len,
         *sinks,
+        scales=scales,
         heads=cast(int, attributes["heads"]),
         kv_heads=cast(int, attributes["kv_heads"]),
         head_dim=cast(int, attributes["head_dim"]),

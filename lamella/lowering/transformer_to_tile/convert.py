@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import DYNAMIC_INDEX, FunctionType, ModuleOp, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, Float8E4M3FNType, FunctionType, ModuleOp, TensorType, f32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
@@ -21,16 +21,44 @@ from lamella.lowering.transformer_to_tile import attention, elementwise, experts
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 
 RULES: Mapping[str, Rule] = {**elementwise.RULES, **norm.RULES, **linear.RULES, **experts.RULES, **attention.RULES, **quantize.RULES}
+CACHE, SCALES = "cache.", "scales."
+"""How the names of caches begin, and those of the scales of each."""
 HANDLES = frozenset({"transformer.weight", "transformer.rope_table", "func.return"})
 """Ops that stay: they name data that lives outside the IR."""
 
 
 def tile_type(type: Attribute) -> Attribute:
-    """The type of a value at level 2: a cache becomes the tensor of its blocks, everything else stays."""
+    """The type of a value at level 2: a cache becomes the tensor of its blocks (its scales, if any, another one), everything else stays."""
     if not isinstance(type, KVCacheType):
         return type
     shape = [DYNAMIC_INDEX, 2, type.kv_heads.data, type.block.data, type.head_dim.data]
     return TensorType(type.element_type, shape)
+
+
+def scale_type(type: Attribute) -> Attribute:
+    """The type of the scales of a cache of float8: one for each head of each slot."""
+    assert isinstance(type, KVCacheType)
+    return TensorType(f32, [DYNAMIC_INDEX, 2, type.kv_heads.data, type.block.data, 1])
+
+
+def return_scales(function: func.FuncOp, block: Block, scales: Mapping[SSAValue, SSAValue]) -> None:
+    """Returns the scales of each cache that the new body `block` of `function` returns, behind everything else, and names them in its signature."""
+    terminator = block.last_op
+    assert isinstance(terminator, func.ReturnOp)
+    returned = [(number, scales[v]) for number, v in enumerate(terminator.operands) if v in scales]
+    made = func.ReturnOp(*terminator.operands, *(v for _, v in returned))
+    terminator.detach()
+    terminator.erase()
+    block.add_op(made)
+    if not signature.is_model(function):
+        return
+    inputs, outputs, tied = signature.input_names(function), signature.output_names(function), signature.tied(function)
+    names = [SCALES + name.removeprefix(CACHE) for name in inputs if name.startswith(CACHE)]
+    inputs += names
+    for number, _ in returned:
+        outputs.append(SCALES + outputs[number].removeprefix(CACHE))
+        tied.append(inputs.index(outputs[-1]))
+    signature.describe(function, inputs, outputs, tied)
 
 
 def rule_of(op: Operation) -> Rule:
@@ -70,11 +98,15 @@ class TransformerToTile(ModulePass):
     def lower(self, function: func.FuncOp) -> None:
         """Replaces the body of `function` by its lowering. Raises PassError on a dynamic shape or an op without a rule."""
         old = function.body.block
-        block = Block(arg_types=[tile_type(a.type) for a in old.args])
-        values: dict[SSAValue, SSAValue] = dict(zip(old.args, block.args, strict=True))
+        scaled = [a for a in old.args if isinstance(a.type, KVCacheType) and isinstance(a.type.element_type, Float8E4M3FNType)]
+        block = Block(arg_types=[*(tile_type(a.type) for a in old.args), *(scale_type(a.type) for a in scaled)])
+        values: dict[SSAValue, SSAValue] = dict(zip(old.args, block.args, strict=False))
         for before, after in values.items():
             after.name_hint = before.name_hint
         builder = TileBuilder(block)
+        for cache, scales in zip(scaled, block.args[len(old.args) :], strict=True):
+            builder.scales[values[cache]] = scales
+            scales.name_hint = SCALES + (cache.name_hint or "").removeprefix(CACHE)
         for op in old.ops:
             check_static(op)
             if op.name in HANDLES:
@@ -88,6 +120,8 @@ class TransformerToTile(ModulePass):
                 values[result] = value
                 if result.name_hint and value.name_hint is None:
                     value.name_hint = result.name_hint
+        if scaled:
+            return_scales(function, block, builder.scales)
         results = [v.type for v in block.last_op.operands] if block.last_op else []
         function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], results)
         function.detach_region(function.body)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import element_type_of
-from lamella.dialects.tile import GatherColumnsOp
+from lamella.dialects.tile import DequantizeOp, GatherColumnsOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 
 
@@ -21,9 +21,14 @@ def linear(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Seque
 
 
 def embedding(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
-    """The table's rows named by the tokens."""
+    """The table's rows named by the tokens; of a packed table the rows of its parts, which are then unpacked."""
     tokens, table = operands
-    return [b.gather(table, tokens)]
+    packed = table.owner
+    if not isinstance(packed, DequantizeOp):
+        return [b.cast(b.gather(table, tokens), element_type_of(op.results[0]))]
+    words, scales, *mins = [b.gather(part, tokens) for part in packed.operands]
+    rows = b.add(DequantizeOp(words, scales, mins[0] if mins else None, packed.packing, loc=b.loc))
+    return [b.cast(rows, element_type_of(op.results[0]))]
 
 
 def gather_rows(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:

@@ -15,7 +15,8 @@ def dequantize(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> S
     """The same at level 2."""
     assert isinstance(op, DequantizeOp)
     words, scales, *mins = operands
-    return [b.add(tile.DequantizeOp(words, scales, mins[0] if mins else None, op.packing, loc=b.loc))]
+    by_group = op.by_group is not None
+    return [b.add(tile.DequantizeOp(words, scales, mins[0] if mins else None, op.packing, by_group=by_group, loc=b.loc))]
 
 
 RULES: dict[str, Rule] = {"transformer.dequantize": dequantize}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import f32
@@ -19,6 +19,8 @@ class TileBuilder:
 
     block: Block
     loc: str | None = None
+    scales: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    """The scales of each cache of float8, as it is after each write."""
 
     def add(self, op: Operation, hint: str | None = None) -> SSAValue:
         """The first result of `op`, appended to the block."""

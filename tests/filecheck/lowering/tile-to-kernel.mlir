@@ -234,3 +234,45 @@ func.func @sample(%LOGITS: memref<2x48xf32>, %F: memref<2xf32>, %I: memref<2xi32
   }
   func.return
 }
+
+// -----
+
+// A region for the library has no kernel: it becomes a call, whose residual may lie where its result goes. Inputs come in any order.
+// CHECK-LABEL: func.func @library
+// CHECK-NEXT:    host.library_matmul "library_0" %X by %W plus %R into %R {loc = "layers.0.attn"} : memref<5x8xbf16>, memref<3x8xbf16> plus memref<5x3xbf16> into memref<5x3xbf16>
+// CHECK-NEXT:    func.return
+// CHECK-NOT:   kernel.func
+func.func @library(%X: memref<5x8xbf16>, %W: memref<3x8xbf16>, %R: memref<5x3xbf16>) {
+  tile.fused schedule <library, {}> ins(%R, %X, %W : memref<5x3xbf16>, memref<5x8xbf16>, memref<3x8xbf16>) outs(%R : memref<5x3xbf16>) attributes {kernel = "library_0", loc = "layers.0.attn"} {
+  ^bb0(%r: tensor<5x3xbf16>, %x: tensor<5x8xbf16>, %w: tensor<3x8xbf16>):
+    %rf = tile.cast %r : tensor<5x3xbf16> -> tensor<5x3xf32>
+    %c = tile.contract %x, %w {implementation = "library"} : tensor<5x8xbf16>, tensor<3x8xbf16> -> tensor<5x3xf32>
+    %s = tile.map "add"(%c, %rf) : tensor<5x3xf32>, tensor<5x3xf32> -> tensor<5x3xf32>
+    %y = tile.cast %s : tensor<5x3xf32> -> tensor<5x3xbf16>
+    tile.yield %y : tensor<5x3xbf16>
+  }
+  func.return
+}
+
+// -----
+
+// Tiles through descriptors: x and the weight are parameters of that kind, the loop computes no addresses, and only stores are masked.
+// CHECK-LABEL: kernel.func @described_0(%{{[a-z_]+}}: !kernel.descriptor<128x64xbf16>, %{{[a-z_]+}}: !kernel.descriptor<64x64xbf16>, %{{[a-z_]+}}: !kernel.ptr<bf16>)
+// CHECK:         %[[FIRST:[a-z0-9_]+]] = kernel.mul %{{[a-z0-9_]+}}, %{{[a-z0-9_]+}} : i32, i32 -> i32
+// CHECK:         %[[START:start[0-9_]*]] = kernel.mul
+// CHECK:         kernel.for
+// CHECK-NEXT:      %x = kernel.load_block %{{[a-z_]+}}[%[[FIRST]], %i]
+// CHECK-NEXT:      %w = kernel.load_block %{{[a-z_]+}}[%[[START]], %i]
+// CHECK-NEXT:      kernel.trans %w
+// CHECK-NEXT:      kernel.dot %x,
+// CHECK-NEXT:      kernel.yield
+// CHECK:         kernel.store {{.*}} mask
+func.func @described(%X: memref<200x136xbf16>, %W: memref<96x136xbf16>, %Y: memref<200x96xbf16>) {
+  tile.fused schedule <mma, {descriptors = 1 : i64, k = 64 : i64, m = 128 : i64, n = 64 : i64, splits = 1 : i64, stages = 3 : i64, swap = 0 : i64, warps = 8 : i64}> ins(%X, %W : memref<200x136xbf16>, memref<96x136xbf16>) outs(%Y : memref<200x96xbf16>) attributes {kernel = "described_0", loc = "layers.0.attn"} {
+  ^bb0(%x: tensor<200x136xbf16>, %w: tensor<96x136xbf16>):
+    %c = tile.contract %x, %w {implementation = "descriptors"} : tensor<200x136xbf16>, tensor<96x136xbf16> -> tensor<200x96xf32>
+    %y = tile.cast %c : tensor<200x96xf32> -> tensor<200x96xbf16>
+    tile.yield %y : tensor<200x96xbf16>
+  }
+  func.return
+}

@@ -206,3 +206,39 @@ func.func @rope_row(%positions: tensor<3xi32>, %lengths: tensor<3xi32>) -> tenso
   %0 = transformer.rope_row %positions, %lengths {length = 17 : i64, original = 16 : i64} : (tensor<3xi32>, tensor<3xi32>) -> tensor<3xi32>
   func.return %0 : tensor<3xi32>
 }
+
+// Of a packed table the rows of tokens are gathered part by part, and unpacked: no float table is left.
+// CHECK-LABEL: func.func @packed_embedding
+// CHECK:         %[[ROWS:.*]] = tile.gather %words[%tokens] {loc = "embed"} : tensor<9x2xi32>, tensor<3xi32> -> tensor<3x2xi32>
+// CHECK-NEXT:    %[[SCALES:.*]] = tile.gather %scales[%tokens] {loc = "embed"} : tensor<9x1xbf16>, tensor<3xi32> -> tensor<3x1xbf16>
+// CHECK-NEXT:    %[[WIDE:.*]] = tile.dequantize %[[ROWS]], %[[SCALES]] as <int8, group = 8> {loc = "embed"}
+// CHECK-NEXT:    %x = tile.cast %[[WIDE]] {loc = "embed"} : tensor<3x8xf32> -> tensor<3x8xbf16>
+// CHECK-NEXT:    func.return
+func.func @packed_embedding(%words: tensor<9x2xi32>, %scales: tensor<9x1xbf16>, %tokens: tensor<3xi32>) -> tensor<3x8xbf16> {
+  %table = transformer.dequantize %words, %scales {packing = #transformer.packing<int8, group = 8>} : (tensor<9x2xi32>, tensor<9x1xbf16>) -> tensor<9x8xf32>
+  %x = transformer.embedding %tokens, %table {loc = "embed"} : (tensor<3xi32>, tensor<9x8xf32>) -> tensor<3x8xbf16>
+  func.return %x : tensor<3x8xbf16>
+}
+
+// A cache of float8 becomes two tensors: numbers, and a scale for each head of each slot; both are returned, and tied to their arguments.
+// CHECK-LABEL: func.func @float8_cache
+// CHECK-SAME:    (%q: tensor<1x32xbf16>, %k: tensor<1x16xbf16>, {{.*}}, %scales.0: tensor<?x2x1x16x1xf32>) -> (tensor<1x32xbf16>, tensor<?x2x1x16x16xf8E4M3FN>, tensor<?x2x1x16x1xf32>)
+// CHECK-SAME:    lamella.inputs = ["q", "k", "v", "positions", "query_start", "block_table", "context_len", "cache.0", "scales.0"]
+// CHECK-SAME:    lamella.outputs = ["y", "cache.0", "scales.0"], lamella.tied = array<i64: -1, 7, 8>
+// CHECK:         %[[WIDE:.*]] = tile.cast %k {loc = "layers.0.attn.cache"} : tensor<1x16xbf16> -> tensor<1x16xf32>
+// CHECK-NEXT:    %[[LESS:.*]] = tile.map "neg"(%[[WIDE]])
+// CHECK-NEXT:    %[[SIZE:.*]] = tile.map "maximum"(%[[WIDE]], %[[LESS]])
+// CHECK-NEXT:    %[[LARGEST:.*]] = tile.reduce "max" %[[SIZE]] {loc = "layers.0.attn.cache"} : tensor<1x16xf32> -> tensor<1x1xf32>
+// CHECK:         %[[SCALE:.*]] = tile.map "mul"
+// CHECK-NEXT:    %[[STEPS:.*]] = tile.map "div"(%[[WIDE]], %[[SCALE]])
+// CHECK-NEXT:    %[[NUMBERS:.*]] = tile.cast %[[STEPS]] {loc = "layers.0.attn.cache"} : tensor<1x16xf32> -> tensor<1x16xf8E4M3FN>
+// CHECK-NEXT:    tile.scatter %[[NUMBERS]] into %cache.0[%slots] part 0
+// CHECK-NEXT:    tile.scatter %[[SCALE]] into %scales.0[%slots] part 0
+// CHECK:         %[[MIXED:.*]] = tile.attend %q, %{{.*}}, %block_table, %query_start, %context_len scales %{{.*}} {
+// CHECK-NEXT:    %y = tile.cast %[[MIXED]]
+// CHECK-NEXT:    func.return %y, %{{.*}}, %{{.*}} : tensor<1x32xbf16>, tensor<?x2x1x16x16xf8E4M3FN>, tensor<?x2x1x16x1xf32>
+func.func @float8_cache(%q: tensor<1x32xbf16>, %k: tensor<1x16xbf16>, %v: tensor<1x16xbf16>, %positions: tensor<1xi32>, %query_start: tensor<2xi32>, %block_table: tensor<1x4xi32>, %context_len: tensor<1xi32>, %cache.0: !transformer.kv_cache<1 x 16 x f8E4M3FN, block = 16, paired = 0>) -> (tensor<1x32xbf16>, !transformer.kv_cache<1 x 16 x f8E4M3FN, block = 16, paired = 0>) attributes {lamella.inputs = ["q", "k", "v", "positions", "query_start", "block_table", "context_len", "cache.0"], lamella.outputs = ["y", "cache.0"], lamella.tied = array<i64: -1, 7>} {
+  %c = transformer.cache_write %cache.0, %k, %v, %positions, %query_start, %block_table {loc = "layers.0.attn.cache"} : (!transformer.kv_cache<1 x 16 x f8E4M3FN, block = 16, paired = 0>, tensor<1x16xbf16>, tensor<1x16xbf16>, tensor<1xi32>, tensor<2xi32>, tensor<1x4xi32>) -> !transformer.kv_cache<1 x 16 x f8E4M3FN, block = 16, paired = 0>
+  %y = transformer.attention %q, %c, %block_table, %query_start, %context_len {heads = 2 : i64, kv_heads = 1 : i64, head_dim = 16 : i64, scale = 2.500000e-01 : f64} : (tensor<1x32xbf16>, !transformer.kv_cache<1 x 16 x f8E4M3FN, block = 16, paired = 0>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32>) -> tensor<1x32xbf16>
+  func.return %y, %c : tensor<1x32xbf16>, !transformer.kv_cache<1 x 16 x f8E4M3FN, block = 16, paired = 0>
+}

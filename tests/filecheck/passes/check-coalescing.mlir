@@ -81,3 +81,14 @@ kernel.func @pairs(%x_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, nu
   %angles = kernel.load %x_ptr[%angle] : !kernel.ptr<f32>, tensor<128xi32> -> tensor<128xf32>
   kernel.return
 }
+
+// A block that the hardware fetches by a descriptor: whole lines, or half of each.
+// CHECK-LABEL: kernel.func @described
+// CHECK-SAME: {bytes = 16384 : i64, op = "load_block", pointer = "x_desc", source = "", stride = 1 : i64, value = "x", verdict = "whole", waste = 0 : i64, width_bytes = 128 : i64}
+// CHECK-SAME: {bytes = 4096 : i64, op = "load_block", pointer = "w_desc", source = "", stride = 1 : i64, value = "w", verdict = "strided", waste = 50 : i64, width_bytes = 64 : i64}
+kernel.func @described(%x_desc: !kernel.descriptor<128x64xbf16>, %w_desc: !kernel.descriptor<64x32xbf16>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
+  %zero = kernel.constant 0 : i32 -> i32
+  %x = kernel.load_block %x_desc[%zero, %zero] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>
+  %w = kernel.load_block %w_desc[%zero, %zero] : !kernel.descriptor<64x32xbf16> -> tensor<64x32xbf16>
+  kernel.return
+}

@@ -100,3 +100,33 @@ func.func @limit(%x: memref<64xf32>, %arena: memref<512xi8>) attributes {lamella
   host.launch @k grid [1, 1, 1] ins(%x : memref<64xf32>) outs(%a : memref<64xf32>)
   func.return
 }
+
+// -----
+
+// CHECK: plan of @decode: tile.fused at q is a call of a library in a decode step
+func.func @decode(%x: memref<5x8xbf16>, %w: memref<3x8xbf16>, %arena: memref<256xi8>) attributes {lamella.memory = {}, lamella.bucket = {advance = true}, lamella.library = {tokens = 1 : i64}} {
+  %0 = arith.constant 0 : index
+  %y = memref.view %arena[%0][] : memref<256xi8> to memref<5x3xbf16>
+  tile.fused schedule <library, {}> ins(%x, %w : memref<5x8xbf16>, memref<3x8xbf16>) outs(%y : memref<5x3xbf16>) attributes {loc = "q"} {
+  ^bb0(%a: tensor<5x8xbf16>, %b: tensor<3x8xbf16>):
+    %c = tile.contract %a, %b {implementation = "library"} : tensor<5x8xbf16>, tensor<3x8xbf16> -> tensor<5x3xf32>
+    %d = tile.cast %c : tensor<5x3xf32> -> tensor<5x3xbf16>
+    tile.yield %d : tensor<5x3xbf16>
+  }
+  func.return
+}
+
+// -----
+
+// CHECK: plan of @few: tile.fused at q is a call of a library for 5 rows, expected at least 512
+func.func @few(%x: memref<5x8xbf16>, %w: memref<3x8xbf16>, %arena: memref<256xi8>) attributes {lamella.memory = {}, lamella.library = {tokens = 512 : i64}} {
+  %0 = arith.constant 0 : index
+  %y = memref.view %arena[%0][] : memref<256xi8> to memref<5x3xbf16>
+  tile.fused schedule <library, {}> ins(%x, %w : memref<5x8xbf16>, memref<3x8xbf16>) outs(%y : memref<5x3xbf16>) attributes {loc = "q"} {
+  ^bb0(%a: tensor<5x8xbf16>, %b: tensor<3x8xbf16>):
+    %c = tile.contract %a, %b {implementation = "library"} : tensor<5x8xbf16>, tensor<3x8xbf16> -> tensor<5x3xf32>
+    %d = tile.cast %c : tensor<5x3xf32> -> tensor<5x3xbf16>
+    tile.yield %d : tensor<5x3xbf16>
+  }
+  func.return
+}

@@ -106,3 +106,36 @@ kernel.func @pipelined(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_pt
   }
   kernel.return
 }
+
+// A launch after a call of a library starts when that has ended: its kernel is the same, and elsewhere may start early.
+// CHECK-LABEL: func.func @library
+// CHECK:         host.launch @gemv grid [1, 1, 1] ins(%w, %x : {{.*}}) outs(%y : memref<8xf32>)
+// CHECK-NOT:     ordered
+// CHECK-NEXT:    host.library_matmul
+// CHECK-NEXT:    host.library_matmul
+// CHECK-NEXT:    host.launch @gemv {{.*}} {ordered}
+// CHECK-NEXT:    host.launch @gemv grid [1, 1, 1] ins(%w, %x : {{.*}}) outs(%y : memref<8xf32>)
+// CHECK-NOT:     ordered
+// CHECK-NEXT:    func.return
+func.func @library(%w: memref<8xf32>, %x: memref<8xf32>, %y: memref<8xf32>, %a: memref<5x8xbf16>, %b: memref<3x8xbf16>, %c: memref<5x3xbf16>) {
+  host.launch @gemv grid [1, 1, 1] ins(%w, %x : memref<8xf32>, memref<8xf32>) outs(%y : memref<8xf32>)
+  host.library_matmul "t5_library_0" %a by %b into %c : memref<5x8xbf16>, memref<3x8xbf16> into memref<5x3xbf16>
+  host.library_matmul "t5_library_0" %a by %b into %c : memref<5x8xbf16>, memref<3x8xbf16> into memref<5x3xbf16>
+  host.launch @gemv grid [1, 1, 1] ins(%w, %x : memref<8xf32>, memref<8xf32>) outs(%y : memref<8xf32>)
+  host.launch @gemv grid [1, 1, 1] ins(%w, %x : memref<8xf32>, memref<8xf32>) outs(%y : memref<8xf32>)
+  func.return
+}
+
+// Blocks of a settled matrix are read before the wait, those of another one after it.
+// CHECK-LABEL: kernel.func @described
+// CHECK-NEXT:    kernel.launch_dependents
+// CHECK-NEXT:    %zero = kernel.constant
+// CHECK-NEXT:    %w = kernel.load_block %w_desc
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    %x = kernel.load_block %x_desc
+kernel.func @described(%x_desc: !kernel.descriptor<128x64xbf16>, %w_desc: !kernel.descriptor<64x64xbf16>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, settled = array<i64: 1>} {
+  %zero = kernel.constant 0 : i32 -> i32
+  %w = kernel.load_block %w_desc[%zero, %zero] : !kernel.descriptor<64x64xbf16> -> tensor<64x64xbf16>
+  %x = kernel.load_block %x_desc[%zero, %zero] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>
+  kernel.return
+}

@@ -36,3 +36,4 @@ func.func @forward(%x : tensor<2x64xbf16>, %t : tensor<2xi32>) -> tensor<2x8xbf1
 // FP8:      [[S:%.*]] = transformer.group_scales %w {packing = #transformer.packing<fp8, group = 64>} : (tensor<64x64xbf16>) -> tensor<64x1xbf16>
 // FP8-NEXT: [[P:%.*]] = transformer.pack_weight %w, [[S]] {packing = #transformer.packing<fp8, group = 64>} {{.*}} -> tensor<64x64xf8E4M3FN>
 // FP8-NEXT: [[D:%.*]] = transformer.dequantize [[P]], [[S]] {loc = "layers.0.attn.q", packing = #transformer.packing<fp8, group = 64>}
+

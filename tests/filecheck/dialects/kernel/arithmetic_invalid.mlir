@@ -87,6 +87,6 @@
 // CHECK: kernel.bitcast %t: bf16 to i32, expected f32 to i32 or i32 to f32
 
 // -----
-%x = "test.op"() : () -> tensor<8xf32>
-%t = kernel.cast %x : tensor<8xf32> -> tensor<8xf8E4M3FN>
-// CHECK: kernel.cast %t: casts to f8, expected another type: kernels read eight-bit floats and make none
+%x = "test.op"() : () -> tensor<8xbf16>
+%t = kernel.cast %x : tensor<8xbf16> -> tensor<8xf8E4M3FN>
+// CHECK: kernel.cast %t: casts bf16 to f8, expected f32, of numbers that f8 has

@@ -25,13 +25,13 @@ kernel.func @"k-1"(%p: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_st
 kernel.func @k(%p: tensor<4xf32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
   kernel.return
 }
-// CHECK: kernel.func @k: parameter %p has type tensor<4xf32>, expected a pointer or f16, f32, i32, i64
+// CHECK: kernel.func @k: parameter %p has type tensor<4xf32>, expected a pointer, a descriptor or f16, f32, i32, i64
 
 // -----
 kernel.func @k(%p: bf16) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
   kernel.return
 }
-// CHECK: kernel.func @k: parameter %p has type bf16, expected a pointer or f16, f32, i32, i64
+// CHECK: kernel.func @k: parameter %p has type bf16, expected a pointer, a descriptor or f16, f32, i32, i64
 
 // -----
 "kernel.func"() <{sym_name = "k", function_type = (i32) -> ()}> ({

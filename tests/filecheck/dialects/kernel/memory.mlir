@@ -20,3 +20,16 @@ kernel.store %p[%o], %z mask %m : tensor<64xi1> {source = "residual"} : !kernel.
 %v = kernel.cast %w : tensor<64xf8E4M3FN> -> tensor<64xf32>
 // CHECK: %w = kernel.load %f[%o] mask %g : tensor<64xi1> other %none : f8E4M3FN : !kernel.ptr<f8E4M3FN>, tensor<64xi64> -> tensor<64xf8E4M3FN>
 // CHECK-NEXT: %v = kernel.cast %w : tensor<64xf8E4M3FN> -> tensor<64xf32>
+%words = "test.op"() : () -> !kernel.ptr<i32>
+%bytes = kernel.as_bytes %words : !kernel.ptr<i32> -> !kernel.ptr<i8>
+%packed = kernel.load %bytes[%o] : !kernel.ptr<i8>, tensor<64xi64> -> tensor<64xi8>
+%lower = kernel.lower_half %packed : tensor<64xi8> -> tensor<64xi8>
+%upper = kernel.upper_half %packed : tensor<64xi8> -> tensor<64xi8>
+// CHECK: %bytes = kernel.as_bytes %words : !kernel.ptr<i32> -> !kernel.ptr<i8>
+// CHECK-NEXT: %packed = kernel.load %bytes[%o] : !kernel.ptr<i8>, tensor<64xi64> -> tensor<64xi8>
+// CHECK-NEXT: %lower = kernel.lower_half %packed : tensor<64xi8> -> tensor<64xi8>
+// CHECK-NEXT: %upper = kernel.upper_half %packed : tensor<64xi8> -> tensor<64xi8>
+%d, %row, %column = "test.op"() : () -> (!kernel.descriptor<128x64xbf16>, i32, i32)
+// CHECK: !kernel.descriptor<128x64xbf16>, i32, i32)
+%tile = kernel.load_block %d[%row, %column] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>
+// CHECK-NEXT: %tile = kernel.load_block %d[%row, %column] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>

@@ -58,3 +58,37 @@ kernel.store %p[%o], %i : !kernel.ptr<f32>, tensor<64xi32>, i32
 %p, %o, %m, %x, %z, %i, %c = "test.op"() : () -> (i64, tensor<64xi32>, tensor<64xi1>, tensor<64xf32>, f32, i32, tensor<4x8xf32>)
 %v = "kernel.load"(%p, %o) <{operandSegmentSizes = array<i32: 1, 1, 0, 0>}> : (i64, tensor<64xi32>) -> tensor<64xf32>
 // CHECK: kernel.load: operand 'pointer' at position 0 does not verify: i64 should be of base attribute kernel.ptr
+
+// -----
+%p = "test.op"() : () -> !kernel.ptr<f32>
+%b = kernel.as_bytes %p : !kernel.ptr<f32> -> !kernel.ptr<i8>
+// CHECK: kernel.as_bytes %b: pointer has type !kernel.ptr<f32>, expected !kernel.ptr<i32>
+
+// -----
+%w = "test.op"() : () -> tensor<64xi32>
+%h = kernel.lower_half %w : tensor<64xi32> -> tensor<64xi32>
+// CHECK: kernel.lower_half %h: operand %w has type tensor<64xi32>, expected elements i8
+
+// -----
+%d, %r = "test.op"() : () -> (!kernel.descriptor<128x64xbf16>, i32)
+%x = kernel.load_block %d[%r, %r] : !kernel.descriptor<128x64xbf16> -> tensor<64x128xbf16>
+// CHECK: kernel.load_block %x: result has type tensor<64x128xbf16>, expected tensor<128x64xbf16>
+
+// -----
+%d, %r = "test.op"() : () -> (!kernel.descriptor<128x64xbf16>, i32)
+%c = kernel.constant 12 : i32 -> i32
+%x = kernel.load_block %d[%r, %c] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>
+// CHECK: kernel.load_block %x: column is 12, expected a multiple of 8
+
+// -----
+%p, %r = "test.op"() : () -> (!kernel.ptr<bf16>, i32)
+%x = "kernel.load_block"(%p, %r, %r) : (!kernel.ptr<bf16>, i32, i32) -> tensor<128x64xbf16>
+// CHECK: kernel.load_block: operand 'descriptor' at position 0 does not verify: !kernel.ptr<bf16> should be of base attribute kernel.descriptor
+
+// -----
+%d = "test.op"() : () -> !kernel.descriptor<128x128xbf16>
+// CHECK: kernel.descriptor: blocks of (128, 128), expected powers of two: at most 256 rows of 8 to 64 columns
+
+// -----
+%d = "test.op"() : () -> !kernel.descriptor<128x64xf32>
+// CHECK: kernel.descriptor: element type f32, expected one of bf16, f16

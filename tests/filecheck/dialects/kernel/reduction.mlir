@@ -22,3 +22,6 @@
 %alone = kernel.dot %a, %b : tensor<4x16xbf16>, tensor<16x32xbf16> -> tensor<4x32xf32>
 // CHECK-NEXT: %more = kernel.dot %a, %b, %acc {source = "linear"} : tensor<4x16xbf16>, tensor<16x32xbf16>, tensor<4x32xf32> -> tensor<4x32xf32>
 %more = kernel.dot %a, %b, %acc {source = "linear"} : tensor<4x16xbf16>, tensor<16x32xbf16>, tensor<4x32xf32> -> tensor<4x32xf32>
+%w8, %d, %n = "test.op"() : () -> (tensor<16x32xi8>, tensor<32x8xi8>, tensor<16x8xi32>)
+// CHECK: %bytes = kernel.dot %w8, %d, %n : tensor<16x32xi8>, tensor<32x8xi8>, tensor<16x8xi32> -> tensor<16x8xi32>
+%bytes = kernel.dot %w8, %d, %n : tensor<16x32xi8>, tensor<32x8xi8>, tensor<16x8xi32> -> tensor<16x8xi32>

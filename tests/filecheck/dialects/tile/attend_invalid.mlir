@@ -101,3 +101,17 @@ func.func @both(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf32>, %block_tab
   %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64, window = 3 : i64, bidirectional = true} : tensor<3x16xf32>, tensor<?x2x2x16x4xf32>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
   func.return
 }
+
+// -----
+// CHECK: tile.attend: a cache of f8 has no tensor of scales
+func.func @no_scales(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf8E4M3FN>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>) {
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf8E4M3FN>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> -> tensor<3x16xf32>
+  func.return
+}
+
+// -----
+// CHECK: tile.attend: scales have type tensor<?x2x2x16x4xf32>, expected f32, one for each head of each slot of tensor<?x2x2x16x4xf8E4M3FN>
+func.func @scales(%q: tensor<3x16xf32>, %cache: tensor<?x2x2x16x4xf8E4M3FN>, %block_table: tensor<1x4xi32>, %query_start: tensor<2xi32>, %context_len: tensor<1xi32>, %scales: tensor<?x2x2x16x4xf32>) {
+  %y = tile.attend %q, %cache, %block_table, %query_start, %context_len scales %scales {heads = 4 : i64, kv_heads = 2 : i64, head_dim = 4 : i64, scale = 0.5 : f64} : tensor<3x16xf32>, tensor<?x2x2x16x4xf8E4M3FN>, tensor<1x4xi32>, tensor<2xi32>, tensor<1xi32> scales tensor<?x2x2x16x4xf32> -> tensor<3x16xf32>
+  func.return
+}

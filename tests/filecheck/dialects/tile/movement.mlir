@@ -25,3 +25,11 @@ func.func @columns(%x: tensor<3x8xbf16>, %columns: tensor<5xi32>) -> tensor<3x5x
   %y = tile.gather_columns %x[%columns] {loc = "layers.0.attn.o"} : tensor<3x8xbf16>, tensor<5xi32> -> tensor<3x5xbf16>
   func.return %y : tensor<3x5xbf16>
 }
+
+// Heads may be rows of their own: here a scale for each.
+// CHECK-LABEL: func.func @scatter_heads
+func.func @scatter_heads(%values: tensor<6x1xf32>, %cache: tensor<?x2x2x16x1xf32>, %slots: tensor<3xi32>) -> tensor<?x2x2x16x1xf32> {
+  // CHECK-NEXT: %c = tile.scatter %values into %cache[%slots] part 1 : i64 : tensor<6x1xf32>, tensor<?x2x2x16x1xf32>, tensor<3xi32>  -> tensor<?x2x2x16x1xf32>
+  %c = tile.scatter %values into %cache[%slots] part 1 : i64 : tensor<6x1xf32>, tensor<?x2x2x16x1xf32>, tensor<3xi32> -> tensor<?x2x2x16x1xf32>
+  func.return %c : tensor<?x2x2x16x1xf32>
+}

@@ -14,3 +14,6 @@
 %g, %f = "test.op"() : () -> (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>)
 %h = tile.dequantize %g, %f as <fp8, group = 64> : tensor<8x64xf8E4M3FN>, tensor<8x1xbf16> -> tensor<8x64xf32>
 // CHECK: %h = tile.dequantize %g, %f as <fp8, group = 64> : tensor<8x64xf8E4M3FN>, tensor<8x1xbf16> -> tensor<8x64xf32>
+%b = "test.op"() : () -> tensor<2x8xf16>
+%l = tile.dequantize %p, %b as <int4, group = 32> {by_group = true} : tensor<8x8xi32>, tensor<2x8xf16> -> tensor<8x64xf32>
+// CHECK: %l = tile.dequantize %p, %b as <int4, group = 32> {by_group = true} : tensor<8x8xi32>, tensor<2x8xf16> -> tensor<8x64xf32>

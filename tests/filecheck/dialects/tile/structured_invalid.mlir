@@ -106,3 +106,11 @@ func.func @counted(%p: tensor<2x3x5xf32>, %a: tensor<8xf32>) {
   %y = tile.contract_merge %p counted by %a : tensor<2x3x5xf32>, tensor<8xf32> -> tensor<3x5xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.contract at q: implementation is "cublas", expected "library" or "descriptors" or none
+func.func @implementation(%x: tensor<3x8xbf16>, %w: tensor<5x8xbf16>) {
+  %y = tile.contract %x, %w {loc = "q", implementation = "cublas"} : tensor<3x8xbf16>, tensor<5x8xbf16> -> tensor<3x5xf32>
+  func.return
+}

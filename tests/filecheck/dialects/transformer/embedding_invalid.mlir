@@ -5,9 +5,9 @@
 // CHECK: transformer.embedding at embed: result has shape (N, 5), expected (N, 6), one row of table a token
 
 // -----
-%tokens, %table = "test.op"() : () -> (tensor<3xi32>, tensor<8x6xf32>)
-%0 = transformer.embedding %tokens, %table : (tensor<3xi32>, tensor<8x6xf32>) -> tensor<3x6xf16>
-// CHECK: transformer.embedding: result has element type f16, expected f32, that of table
+%tokens, %table = "test.op"() : () -> (tensor<3xi32>, tensor<8x6xbf16>)
+%0 = transformer.embedding %tokens, %table : (tensor<3xi32>, tensor<8x6xbf16>) -> tensor<3x6xf16>
+// CHECK: transformer.embedding: result has element type f16, expected bf16, that of table
 
 // -----
 %tokens, %table = "test.op"() : () -> (tensor<?xi32>, tensor<8x6xf32>)

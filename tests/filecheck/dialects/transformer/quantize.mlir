@@ -20,3 +20,7 @@
 %h = transformer.dequantize %g, %f {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>) -> tensor<8x64xf32>
 // CHECK: transformer.pack_weight {{.*}} -> tensor<8x64xf8E4M3FN>
 // CHECK-NEXT: %h = transformer.dequantize %g, %f {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>) -> tensor<8x64xf32>
+%k = transformer.by_group %s : (tensor<8x2xbf16>) -> tensor<2x8xbf16>
+// CHECK-NEXT: %k = transformer.by_group %s : (tensor<8x2xbf16>) -> tensor<2x8xbf16>
+%l = transformer.dequantize %p, %k {packing = #transformer.packing<int4, group = 32>, by_group = true} : (tensor<8x8xi32>, tensor<2x8xbf16>) -> tensor<8x64xf32>
+// CHECK-NEXT: %l = transformer.dequantize %p, %k {packing = #transformer.packing<int4, group = 32>, by_group = true} : (tensor<8x8xi32>, tensor<2x8xbf16>) -> tensor<8x64xf32>

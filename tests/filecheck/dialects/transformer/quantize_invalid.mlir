@@ -51,3 +51,13 @@
 %p, %s, %m = "test.op"() : () -> (tensor<8x64xf8E4M3FN>, tensor<8x1xf32>, tensor<8x1xf32>)
 %d = transformer.dequantize %p, %s, %m {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x64xf32>
 // CHECK: transformer.dequantize: has mins, expected none: fp8 has a sign
+
+// -----
+%p, %s = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x2xf32>)
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 64>, by_group = true} : (tensor<8x16xi32>, tensor<8x2xf32>) -> tensor<8x128xf32>
+// CHECK: transformer.dequantize: scales have shape (8, 2), expected (2, 8), one for 64 columns
+
+// -----
+%s = "test.op"() : () -> tensor<8x2xf32>
+%t = transformer.by_group %s : (tensor<8x2xf32>) -> tensor<8x2xf32>
+// CHECK: transformer.by_group: result has shape (8, 2), expected (2, 8), the axes of scales exchanged

@@ -1,7 +1,7 @@
 // RUN: lamella-opt %s --verify-diagnostics --split-input-file | filecheck %s
 
 "test.op"() {type = !transformer.kv_cache<8 x 64 x i32, block = 16, paired = 0>} : () -> ()
-// CHECK: transformer.kv_cache: element type is i32, expected f32, f16 or bf16
+// CHECK: transformer.kv_cache: element type is i32, expected f32, f16, bf16 or f8E4M3FN
 
 // -----
 "test.op"() {type = !transformer.kv_cache<8 x 64 x f32, block = 0, paired = 0>} : () -> ()

@@ -1,0 +1,20 @@
+"""A contraction enters; how it reads its weight leaves: as floats, or decoded on the way."""
+
+from __future__ import annotations
+
+from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
+from lamella.lowering.tile_to_kernel.decode import PackedWeight
+from lamella.lowering.tile_to_kernel.decode_float8 import FloatWeight
+from lamella.lowering.tile_to_kernel.digits import DigitWeight
+from lamella.lowering.tile_to_kernel.emitter import Emitter
+from lamella.lowering.tile_to_kernel.weight import PlainWeight, Weight
+
+
+def weight_of(e: Emitter, contract: ContractOp | ContractPartialOp, *, digits: bool = False) -> Weight:
+    """How a contraction reads its weight; `digits` says that x is multiplied digit by digit."""
+    owner = contract.weight.owner
+    if not isinstance(owner, DequantizeOp):
+        return PlainWeight(e, contract)
+    if owner.packing.floats:
+        return FloatWeight(e, contract, owner)
+    return (DigitWeight if digits else PackedWeight)(e, contract, owner)

@@ -1,0 +1,69 @@
+"""Questions about how packed weights lie along K: which columns a step over tiles takes at once, and which weights tensor cores take as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lamella.dialects.attributes import shape_of
+from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
+
+LEAST_UNIT = 16
+"""Columns of the smallest product of tiles; halves of bytes that lie closer together are taken out one by one."""
+LEAST_BYTES = 32
+"""Columns of the smallest product of bytes."""
+FEW_DIGITS = 4
+"""Tokens up to which x is multiplied as digits: each takes several columns of a product."""
+
+
+def decoder(contract: ContractOp | ContractPartialOp) -> DequantizeOp | None:
+    """What unpacks the weight of a contraction; None where it is plain."""
+    owner = contract.weight.owner
+    return owner if isinstance(owner, DequantizeOp) else None
+
+
+def paired(op: DequantizeOp) -> bool:
+    """Whether a tile of bytes holds two tiles of columns, one in the lower and one in the upper halves."""
+    return op.packing.bits == 4 and op.packing.half >= LEAST_UNIT
+
+
+def unit(op: DequantizeOp, block: int) -> int:
+    """Columns, of `block` neighbours, that are multiplied at once: with one scale, and in one half of bytes."""
+    if op.packing.floats:
+        return block
+    if paired(op):
+        return op.packing.half
+    return block if op.groups == 1 else min(block, op.packing.group.data)
+
+
+def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
+    """Whether the weight of a contraction is whole numbers that tensor cores multiply as bytes, with as many digits of x."""
+    op = decoder(contract)
+    if op is None or op.packing.floats or shape_of(contract.x)[1] < LEAST_BYTES:
+        return False
+    # A row with one scale may end within a tile of bytes; halves of bytes and groups may not.
+    return op.packing.in_bytes or (op.packing.bits == 8 and op.groups == 1)
+
+
+def streams(contract: ContractOp | ContractPartialOp) -> bool:
+    """Whether one token is multiplied on the tensor cores too: a weight of bytes or of eight-bit floats, which FMA would take apart one by one."""
+    op = decoder(contract)
+    return op is not None and (op.packing.floats or takes_digits(contract))
+
+
+def digits(contracts: Iterable[ContractOp | ContractPartialOp], tokens: int) -> bool:
+    """Whether few tokens are multiplied as digits, by weights all of which are bytes."""
+    return tokens <= FEW_DIGITS and all(takes_digits(c) for c in contracts)
+
+
+def most_columns(contracts: Iterable[ContractOp | ContractPartialOp], block: int) -> int:
+    """At most `block` columns of K, a power of two, that a step over tiles can take at once: whole groups of packed weights, to the end of a row."""
+    for contract in contracts:
+        op = decoder(contract)
+        if op is None or op.packing.floats:
+            continue
+        k = shape_of(contract.x)[1]
+        if paired(op):
+            block = max(2 * op.packing.half, min(block, k & -k))
+        elif op.groups > 1:
+            block = max(LEAST_UNIT, min(block, k & -k))
+    return block

@@ -1,0 +1,42 @@
+# pyright: basic
+"""Tensor descriptors: what a kernel reads through them, and its bound tensors, enter; its arguments leave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lamella.runtime.manifest import Kernel
+
+SIGNATURE = re.compile(r"tensordesc<(\w+)\[(\d+), (\d+)\]>")
+"""How the printed SIGNATURE of a kernel spells one."""
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def described(kernel: Kernel, args: Sequence[torch.Tensor]) -> list[Any]:
+    """The arguments of a launch: a descriptor, made here once, in the place of each tensor that the kernel reads through one.
+
+    A weight that a checkpoint file mapped into memory may begin anywhere there; it is copied, for a descriptor begins at multiples of 16 bytes.
+    """
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    out: list[Any] = list(args)
+    for descriptor in kernel.descriptors:
+        tensor = args[descriptor.argument]
+        aligned = tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+        out[descriptor.argument] = TensorDescriptor.from_tensor(aligned, list(descriptor.block))
+    return out
+
+
+def blank(kind: str) -> Any:
+    """A descriptor of nothing, for a kernel that is compiled without its tensors; None where `kind`, of a SIGNATURE, is something else."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    found = SIGNATURE.fullmatch(kind)
+    if found is None:
+        return None
+    block = [int(found[2]), int(found[3])]
+    return TensorDescriptor.from_tensor(torch.empty(block, dtype=TYPES[found[1]], device="meta"), block)

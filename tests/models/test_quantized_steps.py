@@ -1,0 +1,82 @@
+"""Packed weights in whole models, in every form that kernels have for them: one token, digits of a few, tiles of several and of many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import lamella
+from lamella.api import Model
+from lamella.program import Shape
+
+ROOT = Path(__file__).resolve().parents[2]
+LARGE = {
+    "hidden_size": 384,
+    "intermediate_size": 640,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 515,
+}
+SMALL = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 67,
+}
+"""In place of sizes of benchmarks/models/tiny.json: rows are whole groups of 128, and no tile divides the rows of the head."""
+PIECES = (1, 2, 4, 9, 70)
+IDS = torch.randint(3, 67, (75,), generator=torch.Generator().manual_seed(4)).tolist()
+
+
+def logits(model: Model, tokens: int, count: int) -> torch.Tensor:
+    """Logits of the first positions, so many tokens a step."""
+    buckets = [b for b in model.executor.manifest.buckets if b.tokens == tokens and tokens > 1]
+    model.session.prefill_buckets = buckets
+    return model.session.forward_logits(IDS[:count]).float().cpu()
+
+
+def loaded(folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...]) -> Model:
+    config = (
+        json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | {"head_dim": 64} | (LARGE if device == "cuda" else SMALL)
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    buckets = [1, *(Shape(n, 1, n, n) for n in pieces if n > 1)]
+    return lamella.load(
+        folder / "config.json",
+        random_weights=0,
+        quantize=quantize,
+        dtype=dtype,
+        executor=executor,
+        device=device,
+        buckets=buckets,
+        max_context=96,
+    )
+
+
+def compare(folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...]) -> None:
+    """Every number of tokens a step gives the logits of the reference executor, which multiplies the floats that the packed words stand for."""
+    tried = loaded(folder, quantize, dtype, executor, device, pieces)
+    reference = loaded(folder, quantize, dtype, "reference", "cpu", pieces)
+    for tokens in pieces:
+        count = min(75, 20 * tokens) if device == "cuda" else min(5, 2 * tokens)
+        expected, found = logits(reference, tokens, count), logits(tried, tokens, count)
+        error = ((found - expected).square().mean() / expected.square().mean()).sqrt().item()
+        assert error < (1e-4 if dtype == "float32" else 2e-2), f"{tokens} tokens a step: {error:.2e}"
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_interpreted_steps_are_those_of_the_reference(quantize: str, tmp_path: Path) -> None:
+    compare(tmp_path, quantize, "float32", "interpret", "cpu", (1, 4))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_steps_on_a_gpu_are_those_of_the_reference(quantize: str, dtype: str, tmp_path: Path) -> None:
+    compare(tmp_path, quantize, dtype, "cuda", "cuda", PIECES)

@@ -1,0 +1,244 @@
+"""Tiles through tensor descriptors: what they compute equals what the ops mean, on sizes that no tile divides, and only what can be is read so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from xdsl.ir import SSAValue
+
+from lamella.dialects.attributes import element_type_of
+from lamella.dialects.tile import YieldOp
+from lamella.errors import ManifestError
+from lamella.passes.candidates import candidates
+from lamella.passes.device import device
+from lamella.passes.schedules import mma_schedule
+from lamella.passes.tuning import why_not
+from lamella.program import Program, Shape, compile_model
+from lamella.runtime.descriptors import described
+from lamella.runtime.executor import make_executor
+from lamella.runtime.generate import Session
+from lamella.runtime.manifest import Descriptor, Kernel, Manifest
+from lamella.runtime.memory import BlockAllocator
+from lamella.runtime.weights import load_weights
+from lamella.tools.cross_compile import cross_compile
+from tests.models.tiny_llama import BASE, BIASED, CONTEXT, POOL, Tensors, peer, text, weights_of
+from tests.numeric.harness import NARROW, Compiled, Graph, agree, compile_function
+
+Options = Mapping[str, Mapping[str, int | float | bool | str]]
+ON: Options = {"choose-implementation": {"descriptors": "on", "library": "off", "descriptor-tokens": 1}}
+OFF: Options = {"choose-implementation": {"descriptors": "off", "library": "off"}}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def compiled(graph: Graph, *values: SSAValue, n: int = 64, options: Options = ON, **schedule: int) -> Compiled:
+    """A function whose tiles have `n` columns, loaded through descriptors if `options` let them."""
+    return compile_function(graph.returns(*values), schedules={"mma": {"n": n, **schedule}}, pass_options=options)
+
+
+def blocks(made: Compiled) -> list[dict[int, tuple[int, int]]]:
+    """The blocks of each kernel that has descriptors, by argument."""
+    return [{d.argument: d.block for d in kernel.descriptors} for kernel in made.manifest.kernels.values() if kernel.descriptors]
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize(("tokens", "columns", "k"), [(65, 48, 8), (129, 96, 72), (200, 40, 200), (513, 130, 64), (128, 256, 136)])
+def test_a_product_of_odd_sizes(element: str, tokens: int, columns: int, k: int) -> None:
+    """Tokens, columns and K that no tile divides: what lies outside reads as 0 and is not stored."""
+    graph = Graph(x=f"{tokens}x{k}x{element}", w=f"{columns}x{k}x{element}")
+    made = compiled(graph, graph.cast(graph.contract(graph["x"], graph["w"]), element_type_of(graph["x"])))
+    piece = 16 if k <= 16 else 64
+    assert blocks(made) == [{0: (128, piece), 1: (64, piece)}]
+    agree(made, graph.inputs(), 2 * NARROW[element])
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 64])
+def test_few_tokens_are_read_through_pointers(tokens: int) -> None:
+    graph = Graph(x=f"{tokens}x72xbf16", w="48x72xbf16")
+    value = graph.cast(graph.contract(graph["x"], graph["w"]), element_type_of(graph["x"]))
+    made = compile_function(graph.returns(value), pass_options=ON)
+    assert not blocks(made) and made.skeletons == ["mma" if tokens > 1 else "gemv"]
+    agree(made, graph.inputs(), 2 * NARROW["bf16"])
+
+
+@pytest.mark.parametrize("columns", [256, 130])
+def test_norm_gate_and_residual(columns: int) -> None:
+    """A norm becomes a region that leaves a number a row; two weights lie side by side, and the residual is added as it comes."""
+    graph = Graph(x="200x96xbf16", wg=f"{columns}x96xbf16", wu=f"{columns}x96xbf16", wd=f"96x{columns}xbf16")
+    narrow = element_type_of(graph["x"])
+    normed = graph.cast(graph.norm(graph.float32(graph["x"])), narrow)
+    gate, up = (graph.float32(graph.cast(graph.contract(normed, graph[name]), narrow)) for name in ("wg", "wu"))
+    gated = graph.cast(graph.map("mul", graph.map("silu", gate), up), narrow)
+    down = graph.float32(graph.cast(graph.contract(gated, graph["wd"]), narrow))
+    made = compiled(graph, graph.cast(graph.map("add", down, graph.float32(graph["x"])), narrow))
+    assert made.skeletons == ["row", "mma", "mma"]
+    # Rows of 130 numbers do not begin at multiples of 16 bytes: the second product stays with pointers.
+    assert [len(found) for found in blocks(made)] == ([3, 2] if columns % 8 == 0 else [3])
+    norm = next(r for r in made.regions if r.schedule is not None and r.schedule.skeleton.data == "row")
+    assert [str(v.type) for v in norm.results] == ["tensor<200x1xf32>"]
+    agree(made, graph.inputs(), 3 * NARROW["bf16"])
+
+
+def test_an_x_that_the_epilogue_reads_too_is_read_through_pointers() -> None:
+    graph = Graph(x="130x64xbf16", w="64x64xbf16")
+    narrow = element_type_of(graph["x"])
+    product = graph.float32(graph.cast(graph.contract(graph["x"], graph["w"]), narrow))
+    made = compiled(graph, graph.cast(graph.map("mul", product, graph.float32(graph["x"])), narrow))
+    assert made.skeletons == ["mma"] and not blocks(made)
+    agree(made, graph.inputs(), 2 * NARROW["bf16"])
+
+
+def program(options: Options, config: object = BASE, dtype: str = "bf16") -> Program:
+    """A tiny model for decode and 100 tokens."""
+    shapes = [Shape.decode(), replace(Shape.prefill(100), logit_rows=3)]
+    return compile_model(config, shapes, dtype=dtype, max_context=CONTEXT, verify_each=True, pass_options=options)  # type: ignore[arg-type]
+
+
+def logits(made: Program, level: str, config: object = BASE) -> torch.Tensor:
+    """What a prompt of 97 tokens gives in its last three rows."""
+    assert made.manifest is not None
+    weights = load_weights(made.manifest, Tensors(weights_of(config, peer(config))))  # type: ignore[arg-type]
+    executor = make_executor(made.manifest, weights, executor=level, kernels=made.kernels, cache_tokens=POOL)
+    session = Session(executor, BlockAllocator(executor.caches[0].shape[0], 1))
+    blocks, ids = session.allocator.allocate(7), text(97, 5)
+    bucket = next(b for b in session.manifest.buckets if b.tokens == 100)
+    return session.step(ids, range(97), [0, 97], [97], [blocks], [0, 50, 96], bucket=bucket).logits
+
+
+@pytest.mark.parametrize("config", [BASE, BIASED], ids=["base", "biased"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_model_is_as_exact_as_through_pointers(config: object, dtype: str) -> None:
+    """Reference and interpreted executor agree, and stay as close to float32 as pointers are, by the rule of 1.5."""
+    exact = peer(config)(torch.tensor([text(97, 5)])).logits[0, [0, 50, 96]].detach()  # type: ignore[arg-type]
+    plain, made = program(OFF, config, dtype), program(ON, config, dtype)
+    assert plain.manifest is not None and made.manifest is not None
+    assert not any(kernel.descriptors for kernel in plain.manifest.kernels.values())
+    decode, prefill = made.manifest.buckets
+    read = [launch for launch in prefill.launches if made.manifest.kernels[launch.kernel].descriptors]
+    assert len(read) >= 3 and not any(made.manifest.kernels[launch.kernel].descriptors for launch in decode.launches)
+    error = (logits(plain, "reference", config) - exact).abs().max()
+    found = {level: logits(made, level, config) for level in ("reference", "interpret")}
+    for each in found.values():
+        assert (each - exact).abs().max() <= 1.5 * error
+    assert (found["reference"] - found["interpret"]).abs().max() <= error
+    assert Manifest.from_json(made.manifest.to_json()) == made.manifest
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "message"),
+    [
+        ([{"argument": 9, "block": [128, 64]}], "a descriptor of no input"),
+        ([{"argument": 0, "block": [128, 64]}, {"argument": 0, "block": [64, 64]}], "a descriptor of no input"),
+        ([{"argument": 0, "block": [100, 64]}], "a descriptor of odd blocks"),
+        ([{"argument": 0}], "field 'block' is missing"),
+    ],
+    ids=["no such input", "twice", "odd", "incomplete"],
+)
+def test_a_manifest_with_a_bad_descriptor_is_refused(descriptors: list[dict[str, object]], message: str) -> None:
+    manifest = program(ON).manifest
+    assert manifest is not None
+    data = manifest.to_json()
+    name = next(name for name, kernel in data["kernels"].items() if kernel["descriptors"])
+    data["kernels"][name]["descriptors"] = descriptors
+    with pytest.raises(ManifestError, match=message):
+        Manifest.from_json(data)
+
+
+def test_a_descriptor_of_a_vector_or_of_uneven_rows_is_refused() -> None:
+    manifest = program(ON).manifest
+    assert manifest is not None
+    data = manifest.to_json()
+    name = next(name for name, kernel in data["kernels"].items() if kernel["descriptors"])
+    launch = next(launch for bucket in data["buckets"] for launch in bucket["launches"] if launch["kernel"] == name)
+    x = data["kernels"][name]["descriptors"][0]["argument"]
+    for change in ({"shape": [96]}, {"shape": [8, 97]}, {"dtype": "f32", "shape": [8, 8]}):
+        launch["args"][x] = {"pool": "arena", "offset": 0, "dtype": "bf16", **change}
+        with pytest.raises(ManifestError, match="no descriptor can be made"):
+            Manifest.from_json(data)
+
+
+PTX = """
+import json, sys
+from pathlib import Path
+from lamella.runtime.compile_kernels import compile_kernels, requests
+from lamella.runtime.compile_worker import source_of
+from lamella.runtime.kernel_files import KernelFiles
+from lamella.runtime.manifest import load
+from triton import compile, knobs
+
+folder = Path(sys.argv[1])
+knobs.cache.dir = sys.argv[2]
+manifest = load(folder)
+wanted = requests(manifest, KernelFiles(manifest, folder), capability=90)
+first, again = compile_kernels(wanted, 1), compile_kernels(wanted, 1)
+texts = {}
+for request in wanted:
+    source, target, options = source_of({"data": request.data, "target": request.target}, request.function)
+    texts[request.name] = compile(source, target=target, options=options).asm["ptx"].count("cp.async.bulk.tensor")
+print(json.dumps([first, again, texts]))
+"""
+
+
+def test_kernels_of_a_large_model_compile_without_spills_and_ask_for_whole_tiles(tmp_path: Path) -> None:
+    """At 2048 tokens: tiles of 128 by 256, rotations among them, three in flight, which is what shared memory holds."""
+    config = replace(BASE, layers=1, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=4096, vocabulary=256, max_positions=2048)
+    made = compile_model(config, [Shape.prefill(2048)], dtype="bf16", max_context=2048)
+    assert made.manifest is not None
+    wide = {name: text for name, text in made.kernels.items() if made.manifest.kernels[name].descriptors}
+    assert len(wide) == 4
+    assert {d.block for name in wide for d in made.manifest.kernels[name].descriptors} == {(128, 64), (256, 64)}
+    for found in cross_compile(wide):
+        assert found.spills == 0 and found.registers <= 240 and 140_000 < found.shared_memory <= 232_448
+    made.save(tmp_path)
+    command = [sys.executable, "-W", "ignore", "-c", PTX, str(tmp_path), str(tmp_path / "cache")]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, again, asked = json.loads(done.stdout.splitlines()[-1])
+    assert first == len(made.kernels) and again == 0
+    assert {name for name, count in asked.items() if count} == set(wide)
+
+
+def test_candidates_are_loaded_either_way_and_fit_the_hardware() -> None:
+    graph = Graph(x="2048x512xbf16", w="512x512xbf16")
+    made = compile_function(graph.returns(graph.cast(graph.contract(graph["x"], graph["w"]), element_type_of(graph["x"]))), pass_options=ON)
+    (region,) = made.regions
+    ops = [op for op in region.body.block.ops if not isinstance(op, YieldOp)]
+    target = device("sm_90")
+    model = mma_schedule(ops, target)
+    found = candidates(ops, model, 2048, target)
+    assert found[0] == model and {schedule.get("descriptors") for schedule in found} == {0, 1}
+    assert all(schedule.get("k") <= 64 for schedule in found if schedule.get("descriptors"))
+    options = {name: model.get(name) for name in model.options.data}
+    assert why_not("mma", options, ops, 2048, target, model) is None
+    wide = why_not("mma", {**options, "m": 64, "n": 64, "k": 128}, ops, 2048, target, model)
+    assert wide == "k = 128 is more than a descriptor fetches at once"
+    swapped = why_not("mma", {**options, "m": 64, "swap": 1}, ops, 2048, target, model)
+    assert swapped is not None and "neither swapped nor split" in swapped
+
+
+def test_tiles_are_as_wide_as_fills_the_device() -> None:
+    """Whole waves count: 2048 tokens take 256 columns, few tokens or few weight rows narrower tiles."""
+    target = device("sm_90")
+    assert [target.tile_columns(2048, columns) for columns in (4096, 6144, 28672, 2048)] == [256] * 4
+    assert target.tile_columns(512, 4096) == 128 and target.tile_columns(128, 1024) == 32
+    described, pointers = (target.tiles_us(2048, 4096, 4096, "bf16", described=way) for way in (True, False))
+    assert described is not None and pointers is not None and described < pointers
+    assert device("sm_80").tiles_us(2048, 4096, 4096, "bf16", described=True) is None
+
+
+def test_a_weight_that_begins_anywhere_is_copied() -> None:
+    kernel = Kernel("", 2, {"args": 2, "ops": [], "yields": []}, descriptors=(Descriptor(1, (16, 16)),))
+    x, storage = torch.zeros(16, 16), torch.arange(16 * 16 + 1).bfloat16()
+    weight = storage[1:].view(16, 16)
+    assert weight.data_ptr() % 16
+    kept, made = described(kernel, [x, weight])
+    assert kept is x and made.base.data_ptr() % 16 == 0 and torch.equal(made.base, weight)
+    assert described(kernel, [x, storage[:-1].view(16, 16)])[1].base.data_ptr() == storage.data_ptr()
