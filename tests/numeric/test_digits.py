@@ -111,3 +111,20 @@ def test_a_weight_by_group_that_no_contraction_takes_in() -> None:
     compiled = compile_function(g.returns(g.map("neg", w)))
     drawn = Packed(x="1x128xf32", **arguments).packed_inputs(w=spec)
     agree(compiled, {name: value.T.contiguous() if name in ("w_scale", "w_min") else value for name, value in drawn.items()}, 0)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("odd", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_what_is_no_number_stays_none(kind: str, odd: float, tokens: int) -> None:
+    """An x that overflowed has digits too; no result may look like a number. The other token's results are untouched."""
+    spec = (16, 256, kind, 0, False)
+    g = Packed(x=f"{tokens}x256xf32", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, 0, 256))))
+    given = g.packed_inputs(w=spec)
+    clean = compiled.run(given)[0].clone()
+    given["x"] = given["x"].clone()
+    given["x"][0, 100] = odd
+    found = compiled.run(given)[0]
+    assert not found[0].isfinite().any()
+    assert torch.equal(found[1:], clean[1:])

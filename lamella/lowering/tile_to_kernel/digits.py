@@ -48,11 +48,13 @@ def flat(b: KernelBuilder, x: SSAValue) -> SSAValue:
 def exponents(b: KernelBuilder, xs: Sequence[SSAValue]) -> SSAValue:
     """Of each row of some pieces together the bits of the power of two below its largest number: [tokens, 1] i32; of one row a scalar.
 
-    A scalar every thread has, whatever else it holds; a block of one number would have to be moved to where it is used.
+    A scalar every thread has, whatever else it holds; a block of one number would have to be moved to where it is used. As whole numbers
+    exponents are in order, and those of infinity and NaN are the largest: what is multiplied back then is infinite, and so is the sum, or NaN.
     """
     one = shape(xs[0])[0] == 1
-    most = reduce(b.maximum, [b.reduce(b.abs(flat(b, x)), "max", 0 if one else 1, keep_dims=not one) for x in xs])
-    return b.named("exponent", b.maximum(b.and_(b.bitcast(most, i32), EXPONENT), SMALLEST))
+    bits = [b.and_(b.bitcast(flat(b, x), i32), EXPONENT) for x in xs]
+    most = reduce(b.maximum, [b.reduce(own, "max", 0 if one else 1, keep_dims=not one) for own in bits])
+    return b.named("exponent", b.maximum(most, SMALLEST))
 
 
 def inverse(b: KernelBuilder, exponent: SSAValue) -> SSAValue:
@@ -64,12 +66,12 @@ def digits_of(b: KernelBuilder, x: SSAValue, exponent: SSAValue) -> SSAValue:
     """The digits of x [tokens, columns] f32 as bytes: [places · tokens, columns], the digit first."""
     tokens, columns = shape(x)
     magic, bits = ROUNDS
-    up = b.mul(inverse(b, exponent), float(1 << POINT))
+    up = b.named("up", b.mul(inverse(b, exponent), float(1 << POINT)))
     whole = b.named("whole", b.sub(b.bitcast(b.add(b.mul(x, up), magic), i32), bits))
-    first = b.shr(b.add(whole, 1 << (2 * BASE - 1)), 2 * BASE)
-    rest = b.sub(whole, b.shl(first, 2 * BASE))
-    second = b.shr(b.add(rest, 1 << (BASE - 1)), BASE)
-    third = b.sub(rest, b.shl(second, BASE))
+    first = b.named("first_digit", b.shr(b.add(whole, 1 << (2 * BASE - 1)), 2 * BASE))
+    rest = b.named("rest", b.sub(whole, b.shl(first, 2 * BASE)))
+    second = b.named("second_digit", b.shr(b.add(rest, 1 << (BASE - 1)), BASE))
+    third = b.named("third_digit", b.sub(rest, b.shl(second, BASE)))
     count = places(tokens)
     digit, parts = b.expand(b.arange(count), 1), [first, second, third]
     if tokens > 1:
