@@ -24,7 +24,8 @@ TYPE_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 @dataclass(frozen=True)
 class Inspection:
-    """A survey, and (of a model that Lamella understands) the program of one decode step and of the longest prefill chunk."""
+    """A survey, and (of a model that Lamella understands) the program of one decode step and of the longest prefill chunk; of an encoder that
+    of a step of `batch` texts."""
 
     survey: api.Survey
     context: int
@@ -35,14 +36,19 @@ class Inspection:
     """How weights were to be quantized, when loaded."""
 
     @property
-    def decode(self) -> Bucket | None:
-        """The decode step."""
+    def step(self) -> Bucket | None:
+        """The decode step; an encoder's step of whole texts."""
         return None if self.manifest is None else self.manifest.buckets[0]
 
     @property
     def work(self) -> StepWork | None:
-        """What a decode step moves and computes when each cache holds the context."""
-        return None if self.manifest is None or self.decode is None else step_work(self.manifest, self.decode, self.target, self.context)
+        """What that step moves and computes when each cache holds the context."""
+        return None if self.manifest is None or self.step is None else step_work(self.manifest, self.step, self.target, self.context)
+
+    @property
+    def unit(self) -> str:
+        """What each sequence of the step gives: a token, or of an encoder a text."""
+        return "text" if self.survey.model is not None and not self.survey.model.config.causal else "token"
 
     @property
     def memory(self) -> dict[str, int]:
@@ -85,8 +91,8 @@ class Inspection:
                 "weight_bytes": work.cost.weights,
                 "launches": len(work.bucket.launches),
                 "floor_us": work.floor,
-                "floor_us_a_token": work.floor / self.batch,
-                "tokens_per_second": self.batch * 1e6 / work.floor,
+                f"floor_us_a_{self.unit}": work.floor / self.batch,
+                f"{self.unit}s_per_second": self.batch * 1e6 / work.floor,
                 "bound": work.time.bound,
             }
         return out
@@ -118,9 +124,10 @@ class Inspection:
                 parts.append(str(TextTable("Weights in memory", ("stored as", "size"), sizes, frozenset({"size"}))))
             title = f"Memory in {TYPE_NAMES[manifest.dtype]}, caches for {where}"
             parts.append(str(TextTable(title, ("pool", "size"), rows, frozenset({"size"}))))
-            rate = f"{self.batch * 1e6 / work.floor:,.0f} tokens/s at most"
-            each = f"at least {microseconds(work.floor / self.batch)} a token on {self.target.arch}, {rate}"
-            parts.append(f"A decode step, {where}: {each}\n  {triage(work)}")
+            rate = f"{self.batch * 1e6 / work.floor:,.0f} {self.unit}s/s at most"
+            kind = "A step" if self.unit == "text" else "A decode step"
+            each = f"at least {microseconds(work.floor / self.batch)} a {self.unit} on {self.target.arch}, {rate}"
+            parts.append(f"{kind}, {where}: {each}\n  {triage(work)}")
         return "\n\n".join(parts)
 
     def tensor_table(self) -> TextTable:
@@ -191,16 +198,17 @@ def inspect(
     if context is not None and context > longest:
         raise PromptError("bad context", where="--context", expected=f"1 to {longest}, the positions of the model", got=str(context))
     tokens = api.context_of(found.model, context)
-    if not found.model.config.causal:
-        # An encoder has no decode step, and keeps nothing from one step to the next.
-        return Inspection(found, tokens, batch, target)
-    chunks = [Shape.prefill(n) for n in api.PREFILL_BUCKETS if n <= tokens][-1:]
+    if found.model.config.causal:
+        shapes = [Shape.decode(batch), *[Shape.prefill(n) for n in api.PREFILL_BUCKETS if n <= tokens][-1:]]
+    else:
+        # An encoder has no decode step: its steps take whole texts.
+        shapes = [Shape(batch * tokens, batch, tokens)]
     program = api.compile(
         found.model,
         arch=arch,
         dtype=dtype,
         **asdict(stored),
-        buckets=[Shape.decode(batch), *chunks],
+        buckets=shapes,
         until="plan",
         max_context=tokens,
         keep_ir=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lamella.frontends import open_model
 from lamella.frontends.pooling import Pooling, read_pooling
 from lamella.program import Shape
 from lamella.runtime.embed import Embedder
+from lamella.runtime.manifest import DTYPE_BYTES
 from lamella.tools import cli
 from tests.models.test_families import AS_NEAR, ids_of
 from tests.models.tiny_families import ENCODERS
@@ -300,3 +302,20 @@ def test_mistakes_of_the_command(arguments: list[str], part: str, tmp_path: Path
     assert cli.main(["embed", str(tmp_path), *arguments]) == 2
     text = capsys.readouterr().err
     assert text.startswith("lamella: error: ") and text.count("\n") == 1 and part in text
+
+
+def test_an_encoder_is_inspected_with_memory_and_a_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step of four texts: the weights as the loaded model holds them, room for the texts in one cache, and microseconds a text."""
+    made, loaded = make(tmp_path, "reference")
+    assert cli.main(["inspect", str(tmp_path), "--context", "32", "--batch", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    memory, step = found["memory"]["bytes"], found["step"]
+    manifest = loaded.executor.manifest
+    assert memory["weights"] == sum(prod(w.shape) * DTYPE_BYTES[w.dtype] for w in manifest.weights.values())
+    assert memory["cache"] >= 4 * 32 * manifest.cache.block_bytes // manifest.cache.block
+    assert memory["total"] == sum(size for name, size in memory.items() if name != "total")
+    assert step["floor_us_a_text"] == pytest.approx(step["floor_us"] / 4) and step["texts_per_second"] > 0
+    assert cli.main(["inspect", str(tmp_path), "--context", "32"]) == 0
+    text = capsys.readouterr().out
+    assert "A step, 1 sequence of 32 tokens" in text and "texts/s at most" in text
+    assert sum(p.numel() for p in made.parameters()) >= found["parameters"]
