@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import f16, f32
 
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp
+from lamella.passes import packed_columns
 from lamella.semantics import IMPLEMENTATIONS
 from tests.numeric.harness import agree, compile_function, numbers
 from tests.numeric.test_quantized import Packed
@@ -21,6 +22,22 @@ KINDS = {
     "int4 groups of 64, mins": ("int4", 64, True),
 }
 SCHEDULE = {"m": 1, "n": 16, "k": 128, "warps": 1, "stages": 3, "swap": 1, "splits": 1, "digits": 3}
+
+
+@pytest.fixture(autouse=True)
+def every_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits for weights of any size: those of tests are too small for it to pay."""
+    if not request.node.name.startswith("test_a_small_weight"):
+        monkeypatch.setattr(packed_columns, "SMALL", 0)
+
+
+@pytest.mark.parametrize(("tokens", "kind", "skeleton"), [(1, "int4", "gemv"), (1, "int8", "mma"), (3, "int4", "mma")])
+def test_a_small_weight_of_half_bytes_is_taken_apart(tokens: int, kind: str, skeleton: str) -> None:
+    spec = (21, 384, kind, 128, True)
+    g = Packed(x=f"{tokens}x384xf32", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, 128, 384))))
+    assert compiled.skeletons == [skeleton]
+    agree(compiled, g.packed_inputs(w=spec), 1e-4)
 
 
 @pytest.mark.parametrize("name", KINDS)
