@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.packed import PackedWeight, Packing, in_sequence, made_in_bands, repeated
+from lamella.checkpoints.packed import PackedWeight, Packing, in_sequence, made_in_bands, repeated, stored_group
 from lamella.checkpoints.quantized import WORDS, Format, Part, shared_group, words_of
 from lamella.checkpoints.safetensors import SafetensorsSource
 from lamella.checkpoints.source import StoredTensor, known
@@ -34,15 +34,11 @@ class Awq(Format):
     def label(self) -> str:
         return f"AWQ, 4 bits, {'whole rows' if self.group < 1 else f'groups of {self.group}'}, zero points"
 
-    def group_of(self, columns: int) -> int:
-        """Inputs of a group of a weight."""
-        return columns if self.group < 1 else min(self.group, columns)
-
     def parts(self, stem: str, stored: Mapping[str, StoredTensor], shape: tuple[int, int]) -> Mapping[str, Part] | None:
         if f"{stem}.qweight" not in stored:
             return None
         rows, columns = shape
-        groups = -(-columns // self.group_of(columns))
+        groups = -(-columns // stored_group(columns, self.group))
         shared_group(columns, self.group, stem)
         words_of(columns, BITS, stem)
         width = words_of(rows, BITS, f"{stem}.qweight")
@@ -79,7 +75,7 @@ class AwqWeight(PackedWeight):
 
     def repeated(self, values: torch.Tensor) -> torch.Tensor:
         """Values of groups as stored, for the groups in memory."""
-        return repeated(values, self.shape[1], self.form.group_of(self.shape[1]), self.packing.group)
+        return repeated(values, self.shape[1], stored_group(self.shape[1], self.form.group), self.packing.group)
 
 
 def outputs(words: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, made_in_bands, repeated
+from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, made_in_bands, repeated, stored_group
 from lamella.checkpoints.quantized import WORDS, Format, Part, by_groups, shared_group, words_of
 from lamella.checkpoints.safetensors import SafetensorsSource
 from lamella.checkpoints.source import StoredTensor, known
@@ -51,10 +51,6 @@ class Scheme:
         """That of `#transformer.packing`."""
         return "fp8" if self.storage == FLOATS else "int4" if self.bits <= 4 else "int8"
 
-    def group_of(self, columns: int) -> int:
-        """Inputs of a group of a weight."""
-        return min(self.group, columns) if self.group > 0 else columns
-
 
 @dataclass(frozen=True)
 class CompressedTensors(Format):
@@ -94,7 +90,7 @@ class CompressedTensors(Format):
             what = f"{stem} is quantized, and no entry of config_groups says how"
             raise TensorError(what, where=str(tensor.file), expected="a target that names it, outside of ignore")
         rows, columns = shape
-        groups = -(-columns // scheme.group_of(columns))
+        groups = -(-columns // stored_group(columns, scheme.group))
         scales = (rows, groups)
         at = stored.get(f"{stem}.weight_scale")
         if scheme.group == 0 and at is not None and at.shape in SINGLE:
@@ -124,7 +120,7 @@ class CompressedTensors(Format):
         groups = source.stored(f"{name}.weight_g_idx")
         scheme = self.scheme_of(source, name)
         # All -1: made ready for an order, and none was found.
-        return None if bool((groups == -1).all()) else by_groups(groups, scheme.group_of(shape[1]), tensor)
+        return None if bool((groups == -1).all()) else by_groups(groups, stored_group(shape[1], scheme.group), tensor)
 
     def scheme_of(self, source: SafetensorsSource, name: str) -> Scheme:
         """The scheme of a weight that has one."""
@@ -195,4 +191,4 @@ class CompressedWeight(PackedWeight):
         """Values of groups as stored, for the groups in memory."""
         if self.scheme.group == 0:
             return values.reshape(-1, 1).expand(self.groups)
-        return repeated(values, self.shape[1], self.scheme.group_of(self.shape[1]), self.packing.group)
+        return repeated(values, self.shape[1], stored_group(self.shape[1], self.scheme.group), self.packing.group)

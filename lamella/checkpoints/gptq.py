@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, in_sequence, made_in_bands, repeated
+from lamella.checkpoints.packed import PackedWeight, Packing, all_in_sequence, in_sequence, made_in_bands, repeated, stored_group
 from lamella.checkpoints.quantized import WORDS, Format, Part, by_groups, shared_group, words_of
 from lamella.checkpoints.safetensors import SafetensorsSource
 from lamella.checkpoints.source import StoredTensor, known
@@ -40,15 +40,11 @@ class Gptq(Format):
         groups = "whole rows" if self.group < 1 else f"groups of {self.group}"
         return f"GPTQ, {self.bits} bits, {groups}{'' if self.symmetric else ', zero points'}{', ordered by activation' if self.ordered else ''}"
 
-    def group_of(self, columns: int) -> int:
-        """Inputs of a group of a weight."""
-        return columns if self.group < 1 else min(self.group, columns)
-
     def parts(self, stem: str, stored: Mapping[str, StoredTensor], shape: tuple[int, int]) -> Mapping[str, Part] | None:
         if f"{stem}.qweight" not in stored:
             return None
         rows, columns = shape
-        groups = -(-columns // self.group_of(columns))
+        groups = -(-columns // stored_group(columns, self.group))
         shared_group(columns, self.group, stem)
         found = {
             "qweight": Part((words_of(columns, self.bits, f"{stem}.qweight"), rows), WORDS),
@@ -63,7 +59,7 @@ class Gptq(Format):
         tensor = source.tensors.get(f"{name}.g_idx")
         if tensor is None:
             return None
-        return by_groups(source.stored(f"{name}.g_idx"), self.group_of(shape[1]), tensor)
+        return by_groups(source.stored(f"{name}.g_idx"), stored_group(shape[1], self.group), tensor)
 
     def weight(self, source: SafetensorsSource, name: str, shape: tuple[int, int], order: str) -> PackedWeight:
         scales = known(source.tensors, f"{name}.scales").dtype
@@ -119,4 +115,4 @@ class GptqWeight(PackedWeight):
 
     def repeated(self, values: torch.Tensor) -> torch.Tensor:
         """Values of groups as stored, for the groups in memory."""
-        return repeated(values, self.shape[1], self.form.group_of(self.shape[1]), self.packing.group)
+        return repeated(values, self.shape[1], stored_group(self.shape[1], self.form.group), self.packing.group)

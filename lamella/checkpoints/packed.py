@@ -240,6 +240,11 @@ def all_in_sequence(words: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.stack([in_sequence(words, bits, i) for i in range(32 // bits)], dim=-1).flatten(1)
 
 
+def stored_group(columns: int, group: int) -> int:
+    """Columns that share a scale in the checkpoint, where it says `group`: below 1 for a whole row."""
+    return min(group, columns) if group > 0 else columns
+
+
 def device_group(columns: int, group: int) -> int:
     """Columns that share a scale in memory, where the checkpoint's groups are of `group` and the last one may be shorter; 0: there are none.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, singledispatchmethod
 from typing import IO, ClassVar
@@ -17,6 +17,26 @@ from lamella.dialects.kernel.types import DescriptorType, PointerType, element, 
 from lamella.errors import PassError
 from lamella.lowering.triton_expressions import SIGNATURE_TYPES, expression, literal, policies, reduce_arguments, takes_literal
 from lamella.lowering.triton_names import coalesce, hint, parameter_names, reserved_names, unique
+
+HALVES: Mapping[type[Operation], str] = {
+    kernel.LowerHalfOp: """
+@triton.jit
+def lower_halves(numbers, ASM: tl.constexpr):
+    if ASM:
+        return tl.inline_asm_elementwise("{ .reg .b32 t; shl.b32 t, $1, 4; and.b32 $0, t, 0xf0f0f0f0; }", "=r,r", [numbers], dtype=tl.int8, is_pure=True, pack=4)
+    else:
+        return numbers << 4
+""",
+    kernel.UpperHalfOp: """
+@triton.jit
+def upper_halves(numbers, ASM: tl.constexpr):
+    if ASM:
+        return tl.inline_asm_elementwise("and.b32 $0, $1, 0xf0f0f0f0;", "=r,r", [numbers], dtype=tl.int8, is_pure=True, pack=4)
+    else:
+        return numbers & -16
+""",
+}
+"""Triton functions that take numbers of four bits out of bytes, four bytes an instruction; its interpreter knows no assembly."""
 
 
 def print_module(module: ModuleOp, func: kernel.FuncOp | str) -> str:
@@ -86,18 +106,9 @@ def _switches(func: kernel.FuncOp) -> list[str]:
 
 
 def _halves(func: kernel.FuncOp) -> list[str]:
-    """The functions that take numbers of four bits out of bytes, four bytes an instruction; Triton's interpreter knows no assembly."""
-    bodies = {kernel.LowerHalfOp: ("lower", "<<", 4), kernel.UpperHalfOp: ("upper", "&", -16)}
+    """The functions of HALVES that a kernel calls."""
     found = {type(op) for op in func.walk()}
-    lines: list[str] = []
-    for kind, (name, operator, number) in bodies.items():
-        if kind in found:
-            moved = "shl.b32 t, $1, 4; and.b32 $0, t, 0xf0f0f0f0;" if name == "lower" else "and.b32 $0, $1, 0xf0f0f0f0;"
-            text = f"{{ .reg .b32 t; {moved} }}" if name == "lower" else moved
-            lines += ["", "", "@triton.jit", f"def {name}_halves(numbers, ASM: tl.constexpr):", "    if ASM:"]
-            lines.append(f'        return tl.inline_asm_elementwise("{text}", "=r,r", [numbers], dtype=tl.int8, is_pure=True, pack=4)')
-            lines += ["    else:", f"        return numbers {operator} {number}"]
-    return lines
+    return [line for kind, text in HALVES.items() if kind in found for line in ("", "", *text.strip().splitlines())]
 
 
 @dataclass

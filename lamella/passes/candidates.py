@@ -18,7 +18,7 @@ from lamella.passes.contractions import FEW_ROWS, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import parts
-from lamella.passes.packed_columns import digits, streams
+from lamella.passes.packed_columns import digits, streamed
 from lamella.passes.registers import THREADS
 from lamella.passes.schedules import minimum_columns, power_of_two
 from lamella.passes.tuning import TUNABLE, why_not
@@ -109,10 +109,10 @@ def _mma(ops: Sequence[Operation]) -> Iterator[Options]:
     widest = power_of_two(max(shape_of(c[0].result)[1] for c in split.components))
     columns = [n for n in (16, 32, 64, 128, 256) if n <= max(16, widest)]
     pieces = [piece for piece in (32, 64, 128, 256) if piece <= max(16, power_of_two(k))]
-    as_digits, alone = digits(split.contracts, tokens), tokens == 1 and all(streams(c) for c in split.contracts)
-    if as_digits or alone or (tokens <= FEW_ROWS and element_of(split.contracts[0].x) != "f32"):
+    as_digits, few = digits(split.contracts, tokens), streamed(split.contracts, tokens)
+    if few or (tokens <= FEW_ROWS and element_of(split.contracts[0].x) != "f32"):
         # A warp takes 16 of the rows that go down the product, or 32; of bytes as many as 64.
-        least, own = (1, (16, 32, 64)) if as_digits or alone else (8, (16, 32))
+        least, own = (1, (16, 32, 64)) if few else (8, (16, 32))
         for n, piece, rows, stages, splits in product(columns, [16, *pieces], own, (3, 5, 8), (1, 2, 4, 8)):
             m, warps = max(least, power_of_two(tokens)), max(1, n // rows)
             found = {"m": m, "n": n, "k": piece, "warps": warps, "stages": stages, "swap": 1, "splits": splits}

@@ -12,7 +12,7 @@ from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, Re
 from lamella.passes.contractions import FEW_ROWS, weight_bits, weight_values
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, data_operands, result_rows
-from lamella.passes.packed_columns import FEW_DIGITS, decoder, streams, unit
+from lamella.passes.packed_columns import decoder, streamed, unit
 from lamella.passes.region_graph import Group, value_bytes
 
 STEP, STEP_US = 256, 0.1
@@ -117,7 +117,7 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
     stream = weights / target.bandwidth
 
     waits = 0.0
-    if tokens <= FEW_DIGITS and all(streams(c) for c in contracts):
+    if streamed(contracts, tokens):
         # Programs of one warp, which wait for x in each step over K before they make digits of it, and which cannot share columns with others.
         k = shape_of(contracts[0].x)[1]
         waits = STEP_US * k / min(unit(op, STEP) for op in map(decoder, contracts) if op is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
@@ -54,6 +54,11 @@ def streams(contract: ContractOp | ContractPartialOp) -> bool:
         return op is not None
     rows, columns = shape_of(contract.weight)
     return takes_digits(contract) and (op.packing.bits == 8 or rows * columns // 2 >= SMALL)
+
+
+def streamed(contracts: Sequence[ContractOp | ContractPartialOp], tokens: int) -> bool:
+    """Whether contractions of few tokens take as many columns of a product as they need, and no fewer: weights of a byte or less, all of them."""
+    return digits(contracts, tokens) or (tokens == 1 and all(streams(c) for c in contracts))
 
 
 def digits(contracts: Iterable[ContractOp | ContractPartialOp], tokens: int) -> bool:

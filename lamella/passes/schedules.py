@@ -12,7 +12,7 @@ from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts, stored_values
-from lamella.passes.packed_columns import digits, most_columns, streams
+from lamella.passes.packed_columns import digits, most_columns, streamed
 from lamella.passes.registers import MOST, THREADS, registers
 from lamella.passes.row_parts import row_parts
 
@@ -123,7 +123,7 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     split = parts(ops)
     tokens, k = shape_of(split.contracts[0].x)
     exact = element_of(split.contracts[0].x) == "f32"
-    if digits(split.contracts, tokens) or (tokens == 1 and all(streams(c) for c in split.contracts)):
+    if streamed(split.contracts, tokens):
         return stream_schedule(split, target)
     if tokens <= FEW_ROWS and not exact:
         return few_tokens_schedule(split, target)

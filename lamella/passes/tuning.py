@@ -25,7 +25,7 @@ from lamella.passes.contractions import FEW_ROWS, weight_kind
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
-from lamella.passes.packed_columns import digits, most_columns, streams
+from lamella.passes.packed_columns import digits, most_columns, streamed
 from lamella.passes.registers import registers
 from lamella.passes.schedules import minimum_columns, power_of_two
 
@@ -224,7 +224,7 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
         reason = _few_limits(options, split, target) or _described_limits(options, ops)
         if reason is not None:
             return reason
-    few = "digits" in options or (shape_of(split.contracts[0].x)[0] == 1 and all(streams(c) for c in split.contracts))
+    few = streamed(split.contracts, shape_of(split.contracts[0].x)[0])
     least = {"m": 1 if few else 8 if options.get("swap") == 1 else 16, "n": 16, "k": 16}
     small = next((n for n in least if skeleton == "mma" and options[n] < least[n]), None)
     if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:

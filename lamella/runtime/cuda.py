@@ -96,7 +96,7 @@ class CudaExecutor(MemoryExecutor):
             return Step(_nothing, library_matmul(kernel, args))
         function = self._functions[launch.kernel]
         options = launch_options(function, kernel, self._dependent_launch)
-        given = described(kernel, args)
+        given = described(kernel, launch.args, args)
         if launch is bucket.launches[0] or launch.ordered:
             # Later launches read the inputs before they wait, so the step before has to have ended; so has a library's call.
             options.pop("launch_pdl", None)

@@ -9,24 +9,29 @@ from typing import Any
 
 import torch
 
-from lamella.runtime.manifest import Kernel
+from lamella.errors import ManifestError
+from lamella.runtime.manifest import Kernel, Ref
 
 SIGNATURE = re.compile(r"tensordesc<(\w+)\[(\d+), (\d+)\]>")
 """How the printed SIGNATURE of a kernel spells one."""
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def described(kernel: Kernel, args: Sequence[torch.Tensor]) -> list[Any]:
+def described(kernel: Kernel, refs: Sequence[Ref], args: Sequence[torch.Tensor]) -> list[Any]:
     """The arguments of a launch: a descriptor, made here once, in the place of each tensor that the kernel reads through one.
 
-    A weight that a checkpoint file mapped into memory may begin anywhere there; it is copied, for a descriptor begins at multiples of 16 bytes.
+    `refs` say where the tensors live. A descriptor begins at multiples of 16 bytes; a weight that a checkpoint file mapped into memory may begin
+    anywhere there, and is copied. Raises ManifestError for any other tensor that does: a copy of it would stay as it was when it was made.
     """
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     out: list[Any] = list(args)
     for descriptor in kernel.descriptors:
         tensor = args[descriptor.argument]
-        aligned = tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+        if tensor.data_ptr() % 16 and refs[descriptor.argument].pool != "weight":
+            where, got = f"argument {descriptor.argument}", f"{tensor.data_ptr() % 16} bytes behind one"
+            raise ManifestError("no descriptor can be made", where=where, expected="memory from a multiple of 16 bytes on", got=got)
+        aligned = tensor.clone() if tensor.data_ptr() % 16 else tensor
         out[descriptor.argument] = TensorDescriptor.from_tensor(aligned, list(descriptor.block))
     return out
 

@@ -147,7 +147,7 @@ class InterpretExecutor(MemoryExecutor):
         if kernel.library:
             return Step(library_matmul(kernel, args), dead)
         function = self._functions[launch.kernel]
-        return Step(partial(function[launch.grid], *described(kernel, args), **_switches(function)), dead)
+        return Step(partial(function[launch.grid], *described(kernel, launch.args, args), **_switches(function)), dead)
 
 
 def _switches(function: Any) -> dict[str, Any]:

@@ -1,44 +1,19 @@
 """Tiles through tensor descriptors on a GPU: as exact as through pointers, the same with graphs and without, in float16 and bfloat16."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
-import lamella
-from lamella.program import Shape
-
-CONFIG = Path(__file__).resolve().parents[2] / "benchmarks/models/tiny.json"
-PROMPT = 601
+from lamella.api import Model
+from tests.models import one_chunk
+from tests.models.one_chunk import PROMPT
 
 
-def prefilled(descriptors: str, dtype: str, graphs: bool = True) -> tuple[torch.Tensor, Any]:
-    """The logits after a prompt in one chunk, float32 on the CPU, and the model."""
-    model = lamella.load(
-        CONFIG,
-        random_weights=0,
-        device="cuda",
-        dtype=dtype,
-        max_context=PROMPT + 40,
-        buckets=[Shape.decode(), Shape.prefill(PROMPT)],
-        graphs=graphs,
-        library="off",
-        pass_options={"choose-implementation": {"descriptors": descriptors}},
-    )
-    session = model.session
-    blocks = session.allocator.allocate(-(-PROMPT // 16))
-    ids = torch.randint(0, model.opened.config.vocabulary, (PROMPT,), generator=torch.Generator().manual_seed(3)).tolist()
-    bucket = next(b for b in session.manifest.buckets if b.tokens == PROMPT)
-    found = [
-        session.step(ids, range(PROMPT), [0, PROMPT], [PROMPT], [blocks], [PROMPT - 1], bucket=bucket).logits.float().cpu()
-        for _ in range(3)
-    ]
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2]), "a step differs from run to run"
-    return found[0], model
+def prefilled(descriptors: str, dtype: str, graphs: bool = True) -> tuple[torch.Tensor, Model]:
+    """The logits after a prompt, and the model, with descriptors or without."""
+    return one_chunk.prefilled(dtype, graphs=graphs, library="off", pass_options={"choose-implementation": {"descriptors": descriptors}})
 
 
-def described(model: Any) -> int:
+def described(model: Model) -> int:
     """Kernels that read something through a descriptor."""
     return sum(bool(kernel.descriptors) for kernel in model.executor.manifest.kernels.values())
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,18 +20,15 @@ from lamella.passes.candidates import candidates
 from lamella.passes.device import device
 from lamella.passes.schedules import mma_schedule
 from lamella.passes.tuning import why_not
-from lamella.program import Program, Shape, compile_model
+from lamella.program import Shape, compile_model
 from lamella.runtime.descriptors import described
-from lamella.runtime.executor import make_executor
-from lamella.runtime.generate import Session
-from lamella.runtime.manifest import Descriptor, Kernel, Manifest
-from lamella.runtime.memory import BlockAllocator
-from lamella.runtime.weights import load_weights
+from lamella.runtime.manifest import Descriptor, Kernel, Manifest, Ref
 from lamella.tools.cross_compile import cross_compile
-from tests.models.tiny_llama import BASE, BIASED, CONTEXT, POOL, Tensors, peer, text, weights_of
+from tests.models.tiny_llama import BASE, BIASED
 from tests.numeric.harness import NARROW, Compiled, Graph, agree, compile_function
+from tests.numeric.tiny_prefill import Options, Prompt
 
-Options = Mapping[str, Mapping[str, int | float | bool | str]]
+PROMPT = Prompt(97, 100)
 ON: Options = {"choose-implementation": {"descriptors": "on", "library": "off", "descriptor-tokens": 1}}
 OFF: Options = {"choose-implementation": {"descriptors": "off", "library": "off"}}
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,36 +91,19 @@ def test_an_x_that_the_epilogue_reads_too_is_read_through_pointers() -> None:
     agree(made, graph.inputs(), 2 * NARROW["bf16"])
 
 
-def program(options: Options, config: object = BASE, dtype: str = "bf16") -> Program:
-    """A tiny model for decode and 100 tokens."""
-    shapes = [Shape.decode(), replace(Shape.prefill(100), logit_rows=3)]
-    return compile_model(config, shapes, dtype=dtype, max_context=CONTEXT, verify_each=True, pass_options=options)  # type: ignore[arg-type]
-
-
-def logits(made: Program, level: str, config: object = BASE) -> torch.Tensor:
-    """What a prompt of 97 tokens gives in its last three rows."""
-    assert made.manifest is not None
-    weights = load_weights(made.manifest, Tensors(weights_of(config, peer(config))))  # type: ignore[arg-type]
-    executor = make_executor(made.manifest, weights, executor=level, kernels=made.kernels, cache_tokens=POOL)
-    session = Session(executor, BlockAllocator(executor.caches[0].shape[0], 1))
-    blocks, ids = session.allocator.allocate(7), text(97, 5)
-    bucket = next(b for b in session.manifest.buckets if b.tokens == 100)
-    return session.step(ids, range(97), [0, 97], [97], [blocks], [0, 50, 96], bucket=bucket).logits
-
-
 @pytest.mark.parametrize("config", [BASE, BIASED], ids=["base", "biased"])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_a_model_is_as_exact_as_through_pointers(config: object, dtype: str) -> None:
     """Reference and interpreted executor agree, and stay as close to float32 as pointers are, by the rule of 1.5."""
-    exact = peer(config)(torch.tensor([text(97, 5)])).logits[0, [0, 50, 96]].detach()  # type: ignore[arg-type]
-    plain, made = program(OFF, config, dtype), program(ON, config, dtype)
+    exact = PROMPT.exact(config)
+    plain, made = PROMPT.program(OFF, config, dtype), PROMPT.program(ON, config, dtype)
     assert plain.manifest is not None and made.manifest is not None
     assert not any(kernel.descriptors for kernel in plain.manifest.kernels.values())
     decode, prefill = made.manifest.buckets
     read = [launch for launch in prefill.launches if made.manifest.kernels[launch.kernel].descriptors]
     assert len(read) >= 3 and not any(made.manifest.kernels[launch.kernel].descriptors for launch in decode.launches)
-    error = (logits(plain, "reference", config) - exact).abs().max()
-    found = {level: logits(made, level, config) for level in ("reference", "interpret")}
+    error = (PROMPT.logits(plain, "reference", config) - exact).abs().max()
+    found = {level: PROMPT.logits(made, level, config) for level in ("reference", "interpret")}
     for each in found.values():
         assert (each - exact).abs().max() <= 1.5 * error
     assert (found["reference"] - found["interpret"]).abs().max() <= error
@@ -142,7 +121,7 @@ def test_a_model_is_as_exact_as_through_pointers(config: object, dtype: str) -> 
     ids=["no such input", "twice", "odd", "incomplete"],
 )
 def test_a_manifest_with_a_bad_descriptor_is_refused(descriptors: list[dict[str, object]], message: str) -> None:
-    manifest = program(ON).manifest
+    manifest = PROMPT.program(ON).manifest
     assert manifest is not None
     data = manifest.to_json()
     name = next(name for name, kernel in data["kernels"].items() if kernel["descriptors"])
@@ -152,7 +131,7 @@ def test_a_manifest_with_a_bad_descriptor_is_refused(descriptors: list[dict[str,
 
 
 def test_a_descriptor_of_a_vector_or_of_uneven_rows_is_refused() -> None:
-    manifest = program(ON).manifest
+    manifest = PROMPT.program(ON).manifest
     assert manifest is not None
     data = manifest.to_json()
     name = next(name for name, kernel in data["kernels"].items() if kernel["descriptors"])
@@ -239,6 +218,10 @@ def test_a_weight_that_begins_anywhere_is_copied() -> None:
     x, storage = torch.zeros(16, 16), torch.arange(16 * 16 + 1).bfloat16()
     weight = storage[1:].view(16, 16)
     assert weight.data_ptr() % 16
-    kept, made = described(kernel, [x, weight])
+    refs = [Ref("arena"), Ref("weight", "w")]
+    kept, made = described(kernel, refs, [x, weight])
     assert kept is x and made.base.data_ptr() % 16 == 0 and torch.equal(made.base, weight)
-    assert described(kernel, [x, storage[:-1].view(16, 16)])[1].base.data_ptr() == storage.data_ptr()
+    assert described(kernel, refs, [x, storage[:-1].view(16, 16)])[1].base.data_ptr() == storage.data_ptr()
+    # What a step writes is no weight: a copy would never be written again.
+    with pytest.raises(ManifestError, match="argument 1: no descriptor can be made"):
+        described(kernel, refs[:1] * 2, [x, weight])

@@ -1,24 +1,18 @@
 """Calls of the library: what they compute equals what the ops mean, on sizes that nothing divides, and only what may call it does."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import pytest
 import torch
 
 from lamella.dialects.attributes import element_type_of
 from lamella.errors import IRError, ManifestError
-from lamella.program import Program, Shape, compile_model
-from lamella.runtime.executor import make_executor
-from lamella.runtime.generate import Session
 from lamella.runtime.library import exact_sums, library_matmul
 from lamella.runtime.manifest import Kernel, Manifest
-from lamella.runtime.memory import BlockAllocator
-from lamella.runtime.weights import load_weights
-from tests.models.tiny_llama import BASE, BIASED, CONTEXT, POOL, Tensors, peer, text, weights_of
+from tests.models.tiny_llama import BASE, BIASED, CONTEXT
 from tests.numeric.harness import NARROW, Compiled, Graph, agree, compile_function, numbers
+from tests.numeric.tiny_prefill import Options, Prompt
 
-ON: Mapping[str, Mapping[str, int | float | bool | str]] = {"choose-implementation": {"library": "on", "library-tokens": 33}}
+PROMPT = Prompt(39, 40)
+ON: Options = {"choose-implementation": {"library": "on", "library-tokens": 33}}
 """The library wherever it can, from 33 tokens on."""
 
 
@@ -91,35 +85,18 @@ def test_what_the_library_does_not_take_is_ours() -> None:
     assert not made.manifest.uses_library
 
 
-def program(options: Mapping[str, Mapping[str, int | float | bool | str]], config: object = BASE) -> Program:
-    """A tiny model in bfloat16 for decode and 40 tokens."""
-    shapes = [Shape.decode(), replace(Shape.prefill(40), logit_rows=3)]
-    return compile_model(config, shapes, dtype="bf16", max_context=CONTEXT, verify_each=True, pass_options=options)  # type: ignore[arg-type]
-
-
-def logits(made: Program, level: str, config: object = BASE) -> torch.Tensor:
-    """What a prompt of 39 tokens gives in its last three rows."""
-    assert made.manifest is not None
-    weights = load_weights(made.manifest, Tensors(weights_of(config, peer(config))))  # type: ignore[arg-type]
-    executor = make_executor(made.manifest, weights, executor=level, kernels=made.kernels, cache_tokens=POOL)
-    session = Session(executor, BlockAllocator(executor.caches[0].shape[0], 1))
-    blocks, ids = session.allocator.allocate(3), text(39, 5)
-    bucket = next(b for b in session.manifest.buckets if b.tokens == 40)
-    return session.step(ids, range(39), [0, 39], [39], [blocks], [0, 20, 38], bucket=bucket).logits
-
-
 @pytest.mark.parametrize("config", [BASE, BIASED], ids=["base", "biased"])
 def test_a_model_is_as_exact_as_without(config: object) -> None:
     """Reference and interpreted executor agree, and stay as close to float32 as kernels of ours are, by the rule of 1.5."""
-    exact = peer(config)(torch.tensor([text(39, 5)])).logits[0, [0, 20, 38]].detach()  # type: ignore[arg-type]
-    ours, theirs = program({}, config), program(ON, config)
+    exact = PROMPT.exact(config)
+    ours, theirs = PROMPT.program({}, config), PROMPT.program(ON, config)
     assert ours.manifest is not None and theirs.manifest is not None
     assert not ours.manifest.uses_library
     decode, prefill = theirs.manifest.buckets
     calls = [launch for launch in prefill.launches if theirs.manifest.kernels[launch.kernel].library]
     assert len(calls) == 7 * 3 and not any(theirs.manifest.kernels[launch.kernel].library for launch in decode.launches)
-    error = (logits(ours, "reference", config) - exact).abs().max()
-    found = {level: logits(theirs, level, config) for level in ("reference", "interpret")}
+    error = (PROMPT.logits(ours, "reference", config) - exact).abs().max()
+    found = {level: PROMPT.logits(theirs, level, config) for level in ("reference", "interpret")}
     for each in found.values():
         assert (each - exact).abs().max() <= 1.5 * error
     assert (found["reference"] - found["interpret"]).abs().max() <= error
@@ -127,21 +104,21 @@ def test_a_model_is_as_exact_as_without(config: object) -> None:
 
 
 def test_auto_takes_nothing_that_the_cost_model_finds_slower_and_says_so() -> None:
-    made = program({"choose-implementation": {"library-tokens": 33}})
+    made = PROMPT.program({"choose-implementation": {"library-tokens": 33}})
     assert made.manifest is not None and not made.manifest.uses_library
     notes = [r["reason"] for r in made.ledger if r["verdict"] == "idle" and r["kind"] == "choose-implementation"]
     assert len(notes) == 1 and "slower:" in notes[0] and "us of tiles" in notes[0]
 
 
 def test_the_ledger_says_which_linears_and_why() -> None:
-    made = program(ON)
+    made = PROMPT.program(ON)
     chosen = {str(r["loc"]): r["reason"] for r in made.ledger if r["verdict"] == "chosen" and "by the library" in str(r["reason"])}
     assert {"layers.0.attn.q", "layers.1.ffn.up", "layers.2.ffn"} <= chosen.keys()
     assert all("asked for" in reason and "us of tiles" in reason for reason in chosen.values())
 
 
 def test_a_decode_step_that_calls_the_library_is_refused() -> None:
-    manifest = program(ON).manifest
+    manifest = PROMPT.program(ON).manifest
     assert manifest is not None
     data = manifest.to_json()
     decode, prefill = data["buckets"]
@@ -157,7 +134,7 @@ def test_a_decode_step_that_calls_the_library_is_refused() -> None:
     ids=["incomplete", "no such input", "unknown operand", "two addends"],
 )
 def test_a_manifest_with_a_call_that_is_none_is_refused(library: dict[str, int]) -> None:
-    manifest = program(ON).manifest
+    manifest = PROMPT.program(ON).manifest
     assert manifest is not None
     data = manifest.to_json()
     name = next(name for name, kernel in data["kernels"].items() if kernel["library"])

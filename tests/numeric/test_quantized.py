@@ -7,11 +7,12 @@ import torch
 from xdsl.dialects.builtin import bf16
 from xdsl.ir import SSAValue
 
+from lamella.checkpoints.packed import half, laid, unpacked
 from lamella.dialects.attributes import element_name
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp, GatherColumnsOp
 from lamella.runtime.manifest import WeightSpec
-from lamella.semantics import IMPLEMENTATIONS
+from lamella.semantics import IMPLEMENTATIONS, quantize
 from lamella.semantics.quantize import pack, unpack
 from lamella.tools.tune_timer import numbers_of
 from tests.numeric.harness import Graph, agree, compile_function, numbers
@@ -292,3 +293,13 @@ def test_columns_that_no_contraction_reads() -> None:
     compiled = compile_function(g.returns(g.add(GatherColumnsOp(g.map("exp", g["x"]), g["columns"]))), schedules={"row": {"columns": 64}})
     assert compiled.skeletons == ["row"]
     agree(compiled, g.inputs() | {"columns": torch.cat([order(100), order(100)[:30]])}, 1e-6)
+
+
+@pytest.mark.parametrize(("bits", "group"), [(4, 16), (4, 32), (4, 64), (4, 128), (8, 32)])
+def test_checkpoints_lay_numbers_as_the_ops_do(bits: int, group: int) -> None:
+    """Readers of checkpoints may not import what ops mean: both know the layout, and so does the attribute."""
+    given = torch.randint(0, 1 << bits, (5, 256), generator=torch.Generator().manual_seed(group))
+    words = laid(given, bits, group)
+    assert torch.equal(words, pack(given, bits, group))
+    assert torch.equal(unpacked(words, bits, group).float(), unpack(words, bits, group))
+    assert half(group) == quantize.half(group) == PackingAttr.of(f"int{bits}", group).half
