@@ -43,10 +43,7 @@ def logits(model: Model, tokens: int, count: int) -> torch.Tensor:
 
 
 def loaded(folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...]) -> Model:
-    config = (
-        json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | {"head_dim": 64} | (LARGE if device == "cuda" else SMALL)
-    )
-    (folder / "config.json").write_text(json.dumps(config))
+    """The model of the folder's configuration."""
     buckets = [1, *(Shape(n, 1, n, n) for n in pieces if n > 1)]
     return lamella.load(
         folder / "config.json",
@@ -62,6 +59,9 @@ def loaded(folder: Path, quantize: str, dtype: str, executor: str, device: str, 
 
 def compare(folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...]) -> None:
     """Every number of tokens a step gives the logits of the reference executor, which multiplies the floats that the packed words stand for."""
+    sizes = {"head_dim": 64} | (LARGE if device == "cuda" else SMALL)
+    config = json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | sizes
+    (folder / "config.json").write_text(json.dumps(config))
     tried = loaded(folder, quantize, dtype, executor, device, pieces)
     reference = loaded(folder, quantize, dtype, "reference", "cpu", pieces)
     for tokens in pieces:
