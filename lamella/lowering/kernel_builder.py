@@ -18,6 +18,7 @@ from lamella.dialects.kernel.types import block_type, broadcast, element_type, s
 from lamella.lowering.kernel_folds import (
     Number,
     default_type,
+    drop_unused,
     folded,
     is_all_true,
     is_left_identity,
@@ -67,12 +68,11 @@ class KernelBuilder:
         self._source: str | None = None
 
     def finish(self) -> kernel.FuncOp:
-        """Ends the kernel with `kernel.return` and verifies it."""
+        """Ends the kernel with `kernel.return`, drops what nothing uses, and verifies it."""
         self._append(kernel.ReturnOp())
+        drop_unused(self.func)
         self.func.verify()
         return self.func
-
-    # Names and sources
 
     def named(self, name: str, value: SSAValue) -> SSAValue:
         """`value`, printed under `name`."""

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import (
     i32,
 )
 from xdsl.ir import Attribute, SSAValue
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from lamella.dialects import kernel
@@ -105,6 +106,14 @@ def trips_once(low: SSAValue, high: SSAValue, step: SSAValue) -> bool:
     """The bounds are constants that leave one iteration."""
     first, last, by = number(low), number(high), number(step)
     return first is not None and last is not None and by is not None and first < last <= first + by
+
+
+def drop_unused(func: kernel.FuncOp) -> None:
+    """Erases what is computed and never used. Loads stay: what a kernel reads is for its author to say."""
+    for op in reversed(list(func.walk())):
+        if op.results and op.has_trait(Pure()) and not any(result.uses for result in op.results):
+            op.detach()
+            op.erase()
 
 
 def _is_identity(op: type[BinaryOp], value: SSAValue, table: Mapping[type[BinaryOp], int]) -> bool:

@@ -13,7 +13,7 @@ from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts, stored_values
 from lamella.passes.packed_columns import digits, most_columns, streamed
-from lamella.passes.registers import MOST, THREADS, registers
+from lamella.passes.registers import THREADS, most_registers, registers
 from lamella.passes.row_parts import row_parts
 
 SMALL, LARGE = 2 << 20, 32 << 20
@@ -254,6 +254,9 @@ def route_schedule(experts: int) -> ScheduleAttr:
 def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> ScheduleAttr:
     """`queries` queries of the heads that share a key/value head are the rows of one program; few programs split the context.
 
+    Heads of 128 are worth 128 rows where there are programs enough: each key and value is then read half as often. Heads of 64 have too little to
+    multiply for that to be what they wait for (H200, us; 64 and 128 rows): heads of 128, 512 tokens 16.5 and 18.9, 2048 tokens 128 and 124, 8192
+    tokens 1510 and 1190; heads of 64, 2048 tokens 66 and 76, 8192 tokens 686 and 818.
     A window bounds what there is to split: the positions that some query of a step sees.
     """
     group = op.heads.value.data // op.kv_heads.value.data
@@ -262,7 +265,8 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
     context = blocks * shape_of(op.cache)[3]
     seen = context if op.window is None else min(context, op.window.value.data + longest_query - 1)
     exact = element_of(op.q) == "f32"
-    most = 32 if exact or dim > 128 else 64 if dim > 64 else 128
+    wide = 64 < dim <= 128 and sequences * op.kv_heads.value.data * -(-longest_query * group // 128) >= 2 * target.multiprocessors
+    most = 32 if exact or dim > 128 else 128 if wide else 64
     queries = max(1, min(longest_query, most // group))
     rows = max(16, power_of_two(queries * group))
     # A split context of one query a sequence is all latency: half the positions a program, on half the warps, took a quarter off (H200).
@@ -277,7 +281,8 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
         splits *= 2
     if decode and splits == 1 and not exact:
         tile = min(64, max(16, power_of_two(context)))
-    warps = 8 if rows > 64 else 2 if splits > 1 and decode and dim <= 64 and not exact else 4
+    # Four warps also for 128 rows: two groups of warps wait for each other at every tile (H200, 8192 tokens: 1.2 ms instead of 1.7).
+    warps = 2 if splits > 1 and decode and dim <= 64 and not exact else 4
     return within_registers(op, {"queries": queries, "rows": rows, "tile": tile, "splits": splits, "warps": warps, "stages": 2}, decode)
 
 
@@ -289,7 +294,7 @@ def within_registers(op: AttendOp, options: dict[str, int], decode: bool) -> Sch
     """
     group = op.heads.value.data // op.kv_heads.value.data
     schedule = ScheduleAttr.of("attend", **options)
-    while registers([op], schedule) > MOST:
+    while registers([op], schedule) > most_registers(schedule):
         halved = {"queries": options["queries"] // 2, "rows": max(16, power_of_two(options["queries"] // 2 * group))}
         if options["splits"] > 1 and not decode:
             options |= {"splits": 1, **(halved if options["rows"] > 16 and options["queries"] > 1 else {})}

@@ -26,12 +26,10 @@ from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
 from lamella.passes.packed_columns import digits, most_columns, streamed
-from lamella.passes.registers import registers
+from lamella.passes.registers import most_registers, registers
 from lamella.passes.schedules import minimum_columns, power_of_two
 
 FORMAT = 1
-REGISTERS = 255
-"""What the assembler gives a thread at most: a schedule estimated above it spills."""
 SHIPPED = Path(__file__).with_name("tuned")
 """Measurements that come with Lamella, one file an architecture."""
 USER = Path("~/.cache/lamella/tuning")
@@ -210,8 +208,9 @@ def why_not(
     used = shared_memory(skeleton, options, ops)
     if used > target.shared_memory:
         return f"it needs {used} bytes of shared memory of {target.shared_memory}"
-    estimate = registers(ops, ScheduleAttr.of(skeleton, **options))
-    return f"it needs {estimate} registers a thread of {REGISTERS}" if estimate > REGISTERS else None
+    schedule = ScheduleAttr.of(skeleton, **options)
+    estimate, most = registers(ops, schedule), most_registers(schedule)
+    return f"it needs {estimate} registers a thread of {most}" if estimate > most else None
 
 
 def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Operation], target: Device) -> str | None:

@@ -90,7 +90,8 @@ def test_switches_come_last_and_only_where_they_are_used() -> None:
         x = b.load(b.parameters[0], rows)
         if pdl:
             b.launch_dependents()
-        b.named("y", b.dot(x, x, b.named("acc", b.full((16, 16), 0.0))))
+        y = b.named("y", b.dot(x, x, b.named("acc", b.full((16, 16), 0.0))))
+        b.store(b.parameters[0], rows, b.cast(y, type))
         return print_kernel(b.finish())
 
     assert "def probe(x_ptr, DOT: tl.constexpr = tl.bfloat16, PDL: tl.constexpr = False):" in text(bf16, pdl=True)

@@ -52,8 +52,7 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         part = b.program_id(2)
         sequence = b.named("sequence", b.floordiv(part, splits) if sequences > 1 else b.constant(0))
         chunk = b.mod(part, splits) if sequences > 1 else part
-        start = b.named("start", b.load(e.pointers[op.query_start], sequence))
-        length = b.named("length", b.sub(b.load(e.pointers[op.query_start], b.add(sequence, 1)), start))
+        start, length = _queries_of(e, op, sequence)
         context = b.named("context", b.load(e.pointers[op.context_len], sequence))
 
         queries_of = QueryRows(b, tile, kv_head, start, length, queries, group)
@@ -78,7 +77,7 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         low = _first_seen(b, op, low, b.add(b.sub(context, length), b.mul(tile, queries)))
         high = b.where(b.lt(b.mul(tile, queries), length), high, low) if tiles > 1 or sequences > 1 else high
 
-        cache = CacheTiles(e, op, block_t, sequence, kv_head, d, d_mask)
+        cache = CacheTiles(e, op, block_t, sequence, kv_head, d, d_mask, turned=longest_query > 1 and splits == 1)
         slope = _slopes(b, r.head, heads, modifiers.alibi) if modifiers.alibi else None
         scoring = Scoring(b, op, modifiers, position, slope)
         best = b.named("best", b.full((block_r,), -math.inf, f32))
@@ -119,11 +118,22 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
             program = b.add(b.mul(b.add(b.mul(sequence, tiles), tile), kv_heads), kv_head)
             _merge_last(e, op, queries_of, program)
         else:
+            if longest_query > 1:
+                # Where the rows go is worked out again, from lengths that are read again: it would take registers through the loops.
+                again = QueryRows(b, tile, kv_head, *_queries_of(e, op, sequence, cache="cg"), queries, group)
+                place = again.at(b.arange(block_r)).place(b, d, d_mask, dim)
             e.define(op.result, place, b.named("mixed", b.div(acc, b.expand(total, 1))))
     if isinstance(op, AttendOp):
         for item in e.stores:
             e.store(item, place)
     return b.finish(), (tiles, kv_heads, sequences * splits)
+
+
+def _queries_of(e: Emitter, op: AttendOp | AttendPartialOp, sequence: SSAValue, cache: str | None = None) -> tuple[SSAValue, SSAValue]:
+    """The first query of a sequence, and how many it has in this step."""
+    b = e.b
+    start = b.named("start", b.load(e.pointers[op.query_start], sequence, cache=cache))
+    return start, b.named("length", b.sub(b.load(e.pointers[op.query_start], b.add(sequence, 1), cache=cache), start))
 
 
 KEYS, VALUES = 0, 1
@@ -182,6 +192,8 @@ class CacheTiles:
     kv_head: SSAValue
     d: SSAValue
     d_mask: SSAValue | None
+    turned: bool
+    """Whether keys are loaded as they lie, [T, D], and turned: with many queries that leaves more registers, with one it costs a copy."""
 
     def at(self, first: SSAValue, high: SSAValue | None = None) -> CacheTile:
         """The positions from `first` on, below `high` where that is given: their blocks are looked up in the table."""
@@ -208,7 +220,8 @@ class CacheTile:
     def load(self, which: int, mask: SSAValue | None = None, *, settled: bool = False) -> Loaded:
         """Keys [D, T] or values [T, D] of the positions, 0 where `mask` is false; `settled` as for `kernel.load`."""
         e, op, b = self.tiles.e, self.tiles.op, self.tiles.e.b
-        across, along = (0, 1) if which == KEYS else (1, 0)
+        turned = which == KEYS and self.tiles.turned
+        across, along = (0, 1) if which == KEYS and not turned else (1, 0)
         block_size, dim = shape_of(op.cache)[3], python_int(op.head_dim)
         cell = b.add(b.mul(b.add(b.mul(self.number, 2), which), python_int(op.kv_heads)), b.cast(self.tiles.kv_head, i64))
         slot = b.add(b.mul(cell, block_size), self.slot)
@@ -217,6 +230,7 @@ class CacheTile:
         both = b.all_of(None if there is None else b.expand(there, across), None if d_mask is None else b.expand(d_mask, along))
         name = ("keys" if which == KEYS else "values") if mask is None else f"{'old' if settled else 'new'}_{('keys', 'values')[which]}"
         block = b.named(name, b.load(e.pointers[op.cache], offsets, both, None if both is None else 0.0, settled=settled))
+        block = b.trans(block) if turned else block
         if op.scales is None:
             return Loaded(which, block, None)
         scale = b.load(e.pointers[op.scales], slot, there, None if there is None else 0.0, settled=settled)
@@ -234,6 +248,12 @@ class Scoring:
     """Of each row's query."""
     slope: SSAValue | None
     """Of each row's head, times log2(e)."""
+
+    @property
+    def factor(self) -> float | None:
+        """What a product is multiplied by to be a score, where that is all: the largest product is then the largest score."""
+        scale = self.op.scale.value.data * LOG2_E
+        return None if self.modifiers.score_cap or self.slope is not None or scale <= 0 else scale
 
     def scores(self, products: SSAValue, t: SSAValue) -> SSAValue:
         """The products [rows, T] scaled, capped and biased; none is masked yet."""
@@ -275,16 +295,18 @@ def _attend_tile(
     element = element_type(q.type) if op.scales is not None else element_type_of(op.cache)
     products = b.dot(q, keys.widened(element, b))
     products = products if keys.scale is None else b.mul(products, b.expand(keys.scale, 0))
-    scores = b.named("scores", scoring.scores(products, at.t))
+    # A factor by itself waits for the exponents, where it is one instruction with the subtraction.
+    scores = b.named("scores", products if scoring.factor is not None else scoring.scores(products, at.t))
+    factor = scoring.factor or 1.0
     seen = scoring.seen(at) if masked else None
     if seen is not None:
         scores = b.named("scores", b.where(seen, scores, -math.inf))
-    new_best = base = b.named("new_best", b.maximum(best, b.reduce(scores, "max", 1)))
+    new_best = base = b.named("new_best", b.maximum(best, b.mul(b.reduce(scores, "max", 1), factor)))
     if seen is not None:
         # A row that has seen nothing keeps -inf; its exponent must not become -inf - -inf.
         base = b.named("base", b.where(b.eq(new_best, -math.inf), 0.0, new_best))
     shrink = b.named("shrink", b.exp2(b.sub(best, base)))
-    p = b.named("p", b.exp2(b.sub(scores, b.expand(base, 1))))
+    p = b.named("p", b.exp2(b.sub(b.mul(scores, factor), b.expand(base, 1))))
     new_total = b.named("new_total", b.add(b.mul(total, shrink), b.reduce(p, "sum", 1)))
     found = at.load(VALUES) if values is None else values
     new_acc = found.mixed(p, element, b.mul(acc, b.expand(shrink, 1)), b)

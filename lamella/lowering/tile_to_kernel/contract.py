@@ -29,6 +29,7 @@ from lamella.dialects.tile import (
 )
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
+from lamella.lowering.quotients import quotient, remainder
 from lamella.lowering.tile_to_kernel.divided_grid import over_parts
 from lamella.lowering.tile_to_kernel.emitter import NO_DESCRIPTORS, Emitter, python_int, source_of
 from lamella.lowering.tile_to_kernel.places import Place, Store
@@ -137,13 +138,13 @@ class ContractEmitter(Emitter):
         assert place.cols is not None
         sizes = shape(place.cols)
         column = self.hinted("column", b.add(b.mul(b.arange(sizes[-1] // 2), 2), self.pairs[place]))
-        d = self.hinted("d", b.mod(column, dim))
+        d = self.hinted("d", remainder(b, column, dim))
         turns = self.hinted("turns", b.lt(d, rotary)) if rotary < dim else None
         mask = turns
         width = shape_of(op.x)[1]
         if width % sizes[-1]:
             mask = b.all_of(mask, b.lt(column, width))
-        angle = self.hinted("angle", b.floordiv(d, 2))
+        angle = self.hinted("angle", quotient(b, d, 2))
         if len(sizes) == 2:
             angle = b.expand(angle, 0)
             turns = b.expand(turns, 0) if turns is not None else None

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import ScatterOp
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
+from lamella.lowering.quotients import quotient, remainder
 from lamella.lowering.tile_to_kernel.places import Place
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def store_scattered(e: Emitter, op: ScatterOp, pointer: SSAValue, place: Place, 
     assert place.cols is not None
     with b.source(source):
         slot = b.cast(slots, i64)
-        head, offset = b.cast(b.floordiv(place.cols, dim), i64), b.cast(b.mod(place.cols, dim), i64)
+        head, offset = b.cast(quotient(b, place.cols, dim), i64), b.cast(remainder(b, place.cols, dim), i64)
         address = b.named("address", b.add(b.mul(_row(b, op, slot, head), dim), offset))
         b.store(pointer, address, block, b.all_of(place.row_mask, place.col_mask))
 
