@@ -1,5 +1,5 @@
 # pyright: basic
-"""`python -m benchmarks decode | prefill | kernels | accuracy | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave.
+"""`python -m benchmarks decode | prefill | kernels | accuracy | agreement | traffic | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave.
 
 `summary` and `picture` read such files.
 """
@@ -259,6 +259,69 @@ def accuracy(
     numbers = _integers(seeds)
     with _settings(config, layers, device, dtype, 1, 1) as made:
         report = measured.accuracy(made(output), seeds=numbers, positions=positions)
+    if not report.facts["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def traffic(
+    config: ConfigOption = "llama-3.2-1b",
+    quantize: Annotated[str, typer.Option(metavar="KIND,…", help="Kinds of weights: none, int8, int4, fp8.")] = "none,int8,int4,fp8",
+    batch: BatchOption = 1,
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    layers: LayersOption = 2,
+    device: DeviceOption = "auto",
+    ncu: Annotated[Path | None, typer.Option(metavar="FILE", help="Nsight Compute's command; else it is looked for.")] = None,
+    output: OutputOption = None,
+) -> None:
+    """Bytes that the kernels of a decode step read from memory: by their IR, and counted by the GPU under Nsight Compute."""
+    from benchmarks import dram as measured
+
+    kinds = _list(quantize)
+    if not kinds:
+        raise typer.BadParameter(f"'{quantize}' names no kind of weights")
+    with _settings(config, layers, device, dtype, 1, 1) as made:
+        measured.traffic(made(output), measured.Shapes(batch, context, max_context), quantize=kinds, ncu=ncu)
+
+
+@app.command("one-step", hidden=True)
+def one_step(
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON file to write.")],
+    config: ConfigOption = "llama-3.2-1b",
+    quantize: Annotated[str, typer.Option(metavar="KIND", help="Kind of weights.")] = "none",
+    batch: BatchOption = 1,
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    dtype: DtypeOption = "auto",
+    device: DeviceOption = "auto",
+) -> None:
+    """One decode step with the profiler on: what `traffic` runs under Nsight Compute."""
+    from benchmarks import dram as measured
+
+    with _settings(config, None, device, dtype, 1, 1) as made:
+        measured.one_step(made(output), measured.Shapes(batch, context, max_context), quantize=quantize)
+
+
+@app.command()
+def agreement(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A quantized checkpoint: a .gguf file, or a folder.")],
+    prompts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A JSON list of texts, or of lists of ids; without it, ten that come along.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Greedy tokens after each prompt.")] = 32,
+    dtype: DtypeOption = "auto",
+    device: DeviceOption = "auto",
+    output: OutputOption = None,
+) -> None:
+    """Greedy text of weights kept packed beside that of the same weights as floats; exits with 1 where they differ by more than a near-tie."""
+    from benchmarks import agreement as measured
+    from benchmarks.settings import Settings, device_of
+
+    with _reported():
+        given = measured.read_prompts(prompts or measured.PROMPTS)
+        report = measured.agreement(Settings(model.stem, model, device_of(device), dtype, 1, 1, output), given, tokens=tokens)
     if not report.facts["ok"]:
         raise typer.Exit(1)
 

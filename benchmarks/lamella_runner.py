@@ -60,8 +60,10 @@ def load(
     seed: int = 0,
     quantize: str = "none",
     steps_per_replay: int = 1,
+    graphs: bool = True,
 ) -> api.Model:
-    """The model with random weights and a cache for `sequences` of `max_context` tokens; graphs of `steps_per_replay` decode steps."""
+    """The model with random weights and a cache for `sequences` of `max_context` tokens; graphs of `steps_per_replay` decode steps, or with
+    `graphs` off one launch after the other."""
     # Whole blocks a sequence: decode_inputs gives each its own.
     cache_tokens = sequences * -(-max_context // 16) * 16
     return api.load(
@@ -74,6 +76,7 @@ def load(
         cache_tokens=cache_tokens,
         quantize=quantize,
         steps_per_replay=steps_per_replay,
+        graphs=graphs,
     )
 
 

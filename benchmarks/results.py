@@ -34,14 +34,14 @@ def device_name(device: torch.device) -> str:
 
 
 def measured_arguments(arguments: Sequence[str]) -> list[str]:
-    """Command-line arguments without those that only say where results go: files lie elsewhere on another machine."""
+    """Command-line arguments without those that only say where results go, and files by their names: they lie elsewhere on another machine."""
     kept: list[str] = []
     rest = iter(arguments)
     for word in rest:
         if word in ("-o", "--output", "--doc"):
             next(rest, None)
         elif not word.startswith(("--output=", "--doc=")):
-            kept.append(word)
+            kept.append(Path(word).name if Path(word).is_absolute() else word)
     return kept
 
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lamella.runtime.manifest import Bucket, Launch, Manifest, Ref
-from lamella.tools.costs import context_of, launch_cost, operand, size_of, step_cost
+from lamella.tools.costs import Cost, context_of, launch_cost, operand, size_of, step_cost
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,14 @@ def step_flops(manifest: Manifest, bucket: Bucket) -> float:
 def launch_traffic(manifest: Manifest, bucket: Bucket, launch: Launch, context: float) -> float:
     """Bytes one launch reads and writes."""
     return float(launch_cost(manifest, bucket, launch, context).bytes)
+
+
+def launch_reads(manifest: Manifest, bucket: Bucket, launch: Launch, context: float) -> Cost:
+    """What one launch reads, by where it lies: the cost of the same kernel if it stored nothing."""
+    kernel = manifest.kernels[launch.kernel]
+    silent = replace(kernel, body={**kernel.body, "yields": []})
+    alone = replace(manifest, kernels={launch.kernel: silent})
+    return launch_cost(alone, bucket, replace(launch, args=launch.args[: kernel.inputs]), context)
 
 
 def launch_flops(manifest: Manifest, bucket: Bucket, launch: Launch, context: float) -> float:
