@@ -1,5 +1,6 @@
 """Chooses Triton's interpreter and the number of threads before any test imports Triton or torch, keeps tests for `-m gpu` and `-m slow`, and finds the real models."""
 
+import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    # What is imported and collected by now stays; nobody needs to look for garbage in it again and again.
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,28 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def model(smollm2: Path) -> api.Model:
-    """The real model on the reference executor, compiled and loaded once."""
-    return api.load(smollm2, device="cpu", dtype="float32")
+def asked(smollm2: Path) -> tuple[str, api.Model]:
+    """What the command prints of the real model on the reference executor, from a file to text, and the model that it loaded."""
+    loaded: list[api.Model] = []
+    load, out, err = api.load, StringIO(), StringIO()
+
+    def keep(opened: Any, **options: Any) -> api.Model:
+        loaded.append(load(opened, **options))
+        return loaded[-1]
+
+    args = ["--chat", "--prompt", QUESTION, "--device", "cpu", "--dtype", "float32", "--json"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(api, "load", keep)
+        assert cli.main(["generate", str(smollm2), *args]) == 0
+    assert err.getvalue() == ""
+    (model,) = loaded
+    return out.getvalue(), model
+
+
+@pytest.fixture(scope="module")
+def model(asked: tuple[str, api.Model]) -> api.Model:
+    """That model, which the other tests ask too."""
+    return asked[1]
 
 
 @pytest.fixture
@@ -57,9 +77,8 @@ def ask(smollm2: Path, model: api.Model, monkeypatch: pytest.MonkeyPatch) -> lis
     return ["generate", str(smollm2), "--device", "cpu", "--dtype", "float32"]
 
 
-def test_json_from_a_file_to_text(smollm2: Path, capsys: Capture) -> None:
-    args = ["--chat", "--prompt", QUESTION, "--device", "cpu", "--dtype", "float32", "--json"]
-    out = run(capsys, "generate", str(smollm2), *args)
+def test_json_from_a_file_to_text(asked: tuple[str, api.Model]) -> None:
+    out = asked[0]
     assert out.count("\n") == 1
     result = json.loads(out)
     assert list(result) == ["prompt_ids", "output_ids", "text", "stop_reason", "timings"]
@@ -133,7 +152,8 @@ def test_a_decode_step_takes_little_processor_time(model: api.Model, monkeypatch
     assert min(seconds[1:]) < 0.1
 
 
-def test_threads_are_as_they_were_after_a_step(model: api.Model) -> None:
+def test_threads_are_as_they_were_after_a_step(tmp_path: Path) -> None:
+    model = api.load(write_config(tmp_path), random_weights=0, device="cpu", dtype="float32", buckets=[1, 8])
     torch.set_num_threads(2)
     try:
         list(model.session.stream([1, 2, 3], 2, ignore_eos=True))

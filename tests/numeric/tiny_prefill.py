@@ -14,6 +14,8 @@ from lamella.runtime.memory import BlockAllocator
 from lamella.runtime.weights import load_weights
 from tests.models.tiny_llama import BASE, CONTEXT, POOL, Tensors, peer, text, weights_of
 
+SHORT = replace(BASE, layers=2)
+"""What a prompt meets if no test says otherwise."""
 Options = Mapping[str, Mapping[str, int | float | bool | str]]
 
 
@@ -29,16 +31,16 @@ class Prompt:
         """The positions whose logits are compared."""
         return [0, self.tokens // 2 + 1, self.tokens - 1]
 
-    def program(self, options: Options, config: object = BASE, dtype: str = "bf16") -> Program:
+    def program(self, options: Options, config: object = SHORT, dtype: str = "bf16") -> Program:
         """The tiny model for decode and the prompt."""
         shapes = [Shape.decode(), replace(Shape.prefill(self.bucket), logit_rows=3)]
         return compile_model(config, shapes, dtype=dtype, max_context=CONTEXT, verify_each=True, pass_options=options)  # type: ignore[arg-type]
 
-    def exact(self, config: object = BASE) -> torch.Tensor:
+    def exact(self, config: object = SHORT) -> torch.Tensor:
         """What `transformers` makes of it in float32."""
         return peer(config)(torch.tensor([text(self.tokens, 5)])).logits[0, self.rows].detach()  # type: ignore[arg-type]
 
-    def logits(self, made: Program, level: str, config: object = BASE) -> torch.Tensor:
+    def logits(self, made: Program, level: str, config: object = SHORT) -> torch.Tensor:
         """What an executor makes of it."""
         assert made.manifest is not None
         weights = load_weights(made.manifest, Tensors(weights_of(config, peer(config))))  # type: ignore[arg-type]

@@ -99,10 +99,10 @@ def fused() -> ModuleOp:
     return module
 
 
-def stages(module: ModuleOp, options: Options) -> dict[str, str]:
+def stages(module: ModuleOp, options: Options, *, verify_each: bool = True) -> dict[str, str]:
     """The text of every stage."""
     snapshots = pipeline.Snapshots()
-    pipeline.run(module, options, verify_each=True, instruments=(snapshots,))
+    pipeline.run(module, options, verify_each=verify_each, instruments=(snapshots,))
     return snapshots.ir
 
 
@@ -145,19 +145,15 @@ def test_a_wrong_split_is_noticed() -> None:
 
 def digest() -> str:
     """Of all that a compilation makes."""
-    made = [stages(model(), DECODE), stages(model(), PREFILL), sorted(kernels(fused(), DECODE).items())]
+    made = [*(stages(model(), options, verify_each=False) for options in (DECODE, PREFILL)), sorted(kernels(fused(), DECODE).items())]
     return hashlib.sha256(repr(made).encode()).hexdigest()
 
 
 def test_compilation_is_the_same_in_every_process() -> None:
-    digests = {digest()}
-    for seed in ("0", "4242"):
-        run = subprocess.run(
-            [sys.executable, "-c", "from tests.unit.test_canonical_form import digest; print(digest())"],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        digests.add(run.stdout.strip())
-    assert len(digests) == 1
+    """This process and another one hash strings each in its own way."""
+    command = [sys.executable, "-c", "from tests.unit.test_canonical_form import digest; print(hash('lamella'), digest())"]
+    seed = "0" if os.environ.get("PYTHONHASHSEED") == "4242" else "4242"
+    run = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True)
+    hashed, found = run.stdout.split()
+    assert int(hashed) != hash("lamella")
+    assert found == digest()
