@@ -44,6 +44,7 @@ from lamella.dialects.transformer import (
     WeightOp,
 )
 from lamella.frontends.config import Experts, LayerKind, ModelConfig
+from lamella.frontends.packed_experts import PROJECTIONS, apart, expert_names
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Step:
     shapes: Mapping[str, tuple[int, ...]]
     weights: dict[str, SSAValue] = field(default_factory=dict[str, SSAValue])
     """Weight ops emitted so far: each name has one."""
+    records: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """Packed weights that are multiplied as floats, and why: entries of `lamella.folds`."""
 
     def emit(self, op: Operation, hint: str | None = None) -> SSAValue:
         """Insert an op; its first result, named `hint` in the text."""
@@ -92,13 +95,17 @@ class Step:
 
     def unpacked(self, name: str, packing: Packing) -> SSAValue:
         """What the parts of a packed weight stand for."""
+        words, scales, *mins = self.parts(name, packing)
+        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, PackingAttr.of(packing.kind, packing.group)))
+
+    def parts(self, name: str, packing: Packing) -> list[SSAValue]:
+        """Words, scales and perhaps least values of a packed weight."""
         layout, (rows, columns) = PackingAttr.of(packing.kind, packing.group), self.config.matrix(name, self.shapes[name])
         groups = layout.groups_shape(rows, columns)
         types = {"packed": TensorType(layout.element, layout.words_shape(rows, columns))}
         for part, element in (("scales", packing.scales), ("mins", packing.mins)):
             types |= {part: TensorType(ELEMENT_TYPES[element], groups)} if element else {}
-        words, scales, *mins = [self.emit(WeightOp(f"{name}.{part}", type), f"{name}.{part}") for part, type in types.items()]
-        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, layout))
+        return [self.emit(WeightOp(f"{name}.{part}", type), f"{name}.{part}") for part, type in types.items()]
 
     def in_order(self, x: SSAValue, name: str) -> SSAValue:
         """x with its columns in the order in which the weight `name` keeps its own."""
@@ -249,18 +256,11 @@ class Step:
         routed = RouteOp(logits, top_k=mixture.chosen, normalized=mixture.normalized, element=kind, loc=f"{prefix}.route")
         weights = self.emit(routed, "weights")
         routed.chosen.name_hint = "chosen"
-        joined: list[SSAValue] = []
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            if self.config.experts_stacked:
-                joined.append(self.weight(f"{prefix}.experts.{name}"))
-            else:
-                each = [self.weight(f"{prefix}.experts.{number}.{name}") for number in range(mixture.count)]
-                joined.append(self.emit(ConcatRowsOp(each)))
         op = ExpertsOp(
             x,
             routed.chosen,
             weights,
-            *joined,
+            *(self.joined(prefix, projection) for projection in PROJECTIONS),
             experts=mixture.count,
             activation=self.config.activation,
             loc=f"{prefix}.experts",
@@ -273,6 +273,24 @@ class Step:
         )
         shared = self.emit(ScaleRowsOp(self.ffn(x, f"{prefix}.shared"), share, loc=f"{prefix}.shared"), "shared")
         return self.emit(AddOp(mixed, shared, loc=f"{prefix}.shared"), "mixed")
+
+    def joined(self, prefix: str, projection: str) -> SSAValue:
+        """One projection of all experts of a layer as one weight, their rows in order; it stays packed where all experts are packed alike."""
+        names = expert_names(self.config, prefix, projection)
+        packings = [self.config.packed.get(name) for name in names]
+        reason, packing = apart(packings), packings[0]
+        if reason:
+            what = f"{prefix}.experts.{projection}"
+            self.records.append({"verdict": "not_packed", "kind": "weight", "what": what, "reason": reason})
+        if packing is None or reason:
+            return self.rows_joined([self.weight(name) for name in names])
+        each = zip(*(self.parts(name, packing) for name in names), strict=True)
+        words, scales, *mins = [self.rows_joined(part) for part in each]
+        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, PackingAttr.of(packing.kind, packing.group)))
+
+    def rows_joined(self, parts: Sequence[SSAValue]) -> SSAValue:
+        """The rows of all, in order."""
+        return parts[0] if len(parts) == 1 else self.emit(ConcatRowsOp(parts))
 
     def residual(self, x: SSAValue, out: SSAValue, prefix: str) -> SSAValue:
         """x plus what a block returned, normalized and scaled as the model has it."""

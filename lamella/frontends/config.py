@@ -147,7 +147,7 @@ class ModelConfig:
     dtype: str = "f32"
     """Element type of the checkpoint's weights, as the checkpoint says."""
     packed: Mapping[str, Packing] = field(default_factory=dict[str, Packing])
-    """Weights of linears, and embeddings of tokens, that stay packed as the checkpoint has them, by name."""
+    """Weights of linears and experts, and embeddings of tokens, that are packed in the checkpoint and stay so where kernels can decode them, by name."""
     kv_cache: str = ""
     """Element type of the cache, `f8`; empty: that of activations. It is chosen, not read."""
 

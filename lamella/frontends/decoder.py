@@ -170,4 +170,6 @@ def build(config: ModelConfig, *, dtype: str, block: int) -> ModuleOp:
         step.model()
     else:
         step.encoder()
+    if step.records:
+        signature.record(function, step.records)
     return ModuleOp([function], attributes={"lamella.model": attribute_of(model_facts(config))})

@@ -85,7 +85,7 @@ def keep_packed(model: LoadedModel) -> LoadedModel:
     if model.config.packed:
         return model
     shapes = weight_shapes(model.config)
-    names = [name for name, shape in shapes.items() if len(shape) == 2 and is_matrix(name, rows=True) and ".experts." not in name]
+    names = [name for name, shape in shapes.items() if len(shape) == 2 and is_matrix(name, rows=True)]
     kept = keepable(model.source, names)
     if not kept or not isinstance(model.source, GgufSource):
         expected = f"a GGUF file with blocks of type {', '.join(BLOCKS)}"
@@ -128,9 +128,7 @@ def _open_folder(folder: Path, random_weights: int | None) -> LoadedModel:
         rows = isinstance(form, OwnFormat)
         matrices = {name: config.matrix(name, shape) for name, shape in shapes.items() if len(shape) == 2 and is_matrix(name, rows=rows)}
         source = open_quantized(folder, names, shapes, matrices, form, buffers=buffers, prefix=made.prefix)
-        # Experts are multiplied as one weight of many rows, which kernels read as floats.
-        packed = {name: weight.packing for name, weight in source.weights.items() if ".experts." not in name}
-        config = replace(config, packed=packed)
+        config = replace(config, packed={name: weight.packing for name, weight in source.weights.items()})
     if not has_dtype:
         config = replace(config, dtype=source.dtype("embed"))
     label = "" if form is None else form.label

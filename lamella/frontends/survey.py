@@ -19,6 +19,7 @@ from lamella.frontends.decoder import weight_shapes
 from lamella.frontends.family import family
 from lamella.frontends.fields import read_json
 from lamella.frontends.model import LoadedModel, open_model
+from lamella.frontends.packed_experts import kept
 
 KINDS = ("embedding", "attention", "feed-forward", "router", "experts", "norms", "output head")
 """What the tensors of a model are for, in the order of use."""
@@ -130,10 +131,11 @@ def _of_model(path: Path, architecture: str, opened: LoadedModel, refusal: Lamel
         # What a quantized weight is stored as is called after it.
         parts.setdefault(name if name in shapes else name.rpartition(".")[0], []).append(tensor)
     kinds: list[TensorKind] = []
+    stay = kept(opened.config)
     for kind in KINDS:
         group = {name: shape for name, shape in shapes.items() if kind_of(name) == kind}
         found = _kind(kind, [tensor for name in group for tensor in parts.get(name, ())])
-        packings = [(packing, opened.config.matrix(name, group[name])) for name, packing in opened.config.packed.items() if name in group]
+        packings = [(packing, opened.config.matrix(name, group[name])) for name, packing in stay.items() if name in group]
         packed = (sum(prod(shape) for _, shape in packings), sum(packing.size(*shape) for packing, shape in packings))
         if group:
             kinds.append(TensorKind(kind, len(group), sum(map(prod, group.values())), found.stored, packed))

@@ -5,30 +5,30 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
-from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp, GatherColumnsOp, ReduceOp, ScheduleAttr
+from lamella.dialects.tile import Contraction, ContractPartialOp, DequantizeOp, GatherColumnsOp, ReduceOp, ScheduleAttr
 from lamella.passes.feasibility import ELEMENTWISE, Parts, ancestors
 
 FEW_ROWS = 64
 """Tokens of a tile up to which weight rows are the rows of a product, and partial sums of rows are held beside it."""
 
 
-UNROLLED = 8
-"""Pieces of K that are written out, so that the loads of all of them are in flight."""
+UNROLLED, WORDS_UNROLLED = 8, 2
+"""Pieces of K that are written out, so that the loads of all of them are in flight; and of packed words."""
 
 
-def weight_values(contract: ContractOp | ContractPartialOp) -> tuple[SSAValue, ...]:
+def weight_values(contract: Contraction) -> tuple[SSAValue, ...]:
     """What a contraction reads as its weight from memory: the weight, or the words and scales that it is unpacked from."""
     owner = contract.weight.owner
     return tuple(owner.operands) if isinstance(owner, DequantizeOp) else (contract.weight,)
 
 
-def weight_bits(contract: ContractOp | ContractPartialOp) -> int:
+def weight_bits(contract: Contraction) -> int:
     """Bits of a weight of a contraction in memory, without its share of a scale."""
     owner = contract.weight.owner
     return owner.packing.bits if isinstance(owner, DequantizeOp) else 8 * ELEMENT_BYTES[element_of(contract.weight)]
 
 
-def takes_words(contract: ContractOp | ContractPartialOp) -> bool:
+def takes_words(contract: Contraction) -> bool:
     """Whether a weight is packed in words, which a program takes apart."""
     owner = contract.weight.owner
     return isinstance(owner, DequantizeOp) and not owner.packing.floats
@@ -41,10 +41,10 @@ def written_out(split: Parts, schedule: ScheduleAttr) -> bool:
     programs, if there are registers for them.
     """
     trips = -(-shape_of(split.contracts[0].x)[1] // schedule.get("k"))
-    return trips <= (2 if all(takes_words(c) for c in split.contracts) else UNROLLED)
+    return trips <= (WORDS_UNROLLED if all(takes_words(c) for c in split.contracts) else UNROLLED)
 
 
-def weight_kind(contract: ContractOp | ContractPartialOp) -> str:
+def weight_kind(contract: Contraction) -> str:
     """How a weight is stored: `bf16`, `int8`, `int4g128` with scales for groups, `int4g128m` also with mins."""
     owner = contract.weight.owner
     if not isinstance(owner, DequantizeOp):

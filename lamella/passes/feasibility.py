@@ -41,7 +41,7 @@ from lamella.dialects.tile import (
 )
 from lamella.passes.descriptors import by_descriptors, described_reason
 from lamella.passes.library import LIBRARY, in_library, region_reason
-from lamella.passes.packed_columns import streams
+from lamella.passes.packed_columns import in_step, streamed, streams
 from lamella.passes.row_parts import Heads, RowPart, data_operands, result_rows, row_parts
 
 SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
@@ -364,6 +364,10 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
     for component in split.components:
         if len({shape_of(c.result)[1] for c in component}) > 1:
             return "contractions that meet in one epilogue have different widths"
+        if (tokens > 1 or streamed(component, tokens)) and not in_step(component):
+            return (
+                "halves of bytes of one weight lie further apart than the columns that share a scale in another: no step over K suits both"
+            )
     for op in split.epilogue:
         reason = _epilogue_reason(op, split, tokens)
         if reason is not None:
@@ -374,14 +378,16 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
     return _needs(stored, tokens, inside, {c.result for c in split.contracts})
 
 
-def _decoder_reason(contract: ContractOp | ContractPartialOp, made_by: Operation, inside: Collection[Operation]) -> str | None:
+def _decoder_reason(
+    contract: ContractOp | ContractPartialOp | ContractExpertsOp, made_by: Operation, inside: Collection[Operation]
+) -> str | None:
     """Why a program cannot make the rows of a weight that it multiplies; None where it unpacks them from memory."""
     if not isinstance(made_by, DequantizeOp) or any(v.owner in inside for v in made_by.operands):
         return f"the weight of {_where(contract)} is computed in the region: each program would need rows of it that others compute"
     group = made_by.packing.group.data
     if made_by.groups > 1 and group & (group - 1):
         return f"groups of {group} columns share a scale: pieces of K, which have powers of two, do not end with them"
-    if any(not isinstance(use.operation, ContractOp) for use in made_by.result.uses):
+    if any(not isinstance(use.operation, ContractOp | ContractExpertsOp) for use in made_by.result.uses):
         return f"what unpacks the weight of {_where(contract)} is read by others too"
     return None
 
@@ -461,13 +467,23 @@ def _experts(ops: Sequence[Operation], stored: Sequence[SSAValue]) -> str | None
     contracts = [op for op in ops if isinstance(op, ContractExpertsOp)]
     first, shape = contracts[0], shape_of(contracts[0].result)
     for op in contracts:
-        if any(isinstance(v.owner, Operation) and v.owner in inside for v in op.operands):
+        decoder = op.weight.owner
+        if isinstance(decoder, DequantizeOp) and decoder in inside:
+            reason = _decoder_reason(op, decoder, inside)
+            if reason is not None:
+                return reason
+        before = [v.owner for v in op.operands if v is not op.weight or not isinstance(decoder, DequantizeOp)]
+        if any(isinstance(owner, Operation) and owner in inside for owner in before):
             return f"{_where(op)} needs whole rows of x, of its weight and of the choices, which other programs compute"
         if op.x is not first.x or op.chosen is not first.chosen or op.order is not first.order or shape_of(op.result) != shape:
             return "contractions of different x, choices or widths: a program holds the same columns of one row of each"
     after: set[Operation] = set(contracts)
     for op in ops:
         if op in contracts:
+            continue
+        if isinstance(op, DequantizeOp):
+            if not any(contract.weight is op.result for contract in contracts):
+                return f"{op.name} unpacks what no contraction here multiplies"
             continue
         if not isinstance(op, (*ELEMENTWISE, ReshapeOp)):
             return f"{op.name} has no form beside {first.name}"

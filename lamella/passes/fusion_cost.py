@@ -14,7 +14,11 @@ from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, data_operands, result_rows
 from lamella.passes.packed_columns import decoder, streamed, unit
 from lamella.passes.region_graph import Group, value_bytes
+from lamella.passes.registers import THREADS
 
+ELEMENT_US = 0.0098
+"""Microseconds that a thread takes to square one more number of x and add it to its row's sum, in the loop that multiplies: of 32 tokens of 4096 columns
+by 6144 weight rows, two warps a program, that and the shared columns of K it rules out cost 20 us (H200), and a launch for the norm 2."""
 STEP, STEP_US = 256, 0.1
 """Columns of a step over K of weights of bytes, and microseconds that computing x adds to one: measured on an H200 (benchmarks/results)."""
 
@@ -126,6 +130,17 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
         return max(stream, (weights * row_programs + bytes_of_x * column_programs) / target.cache_bandwidth)
 
     return waits + max(0.0, (seconds(input_bytes) - seconds(x_bytes)) * 1e6)
+
+
+def summed_beside(split: Parts, before: Sequence[Operation], schedule: ScheduleAttr, target: Device) -> float:
+    """Microseconds by which few tokens take longer than their weights where each program adds up rows of x beside its products."""
+    tokens, k = shape_of(split.contracts[0].x)
+    swapped = schedule.options.data.get("swap") is not None and schedule.get("swap") == 1
+    if not swapped or streamed(split.contracts, tokens) or not any(isinstance(op, ReduceOp) for op in before):
+        return 0.0
+    work = tokens * k / (THREADS * schedule.get("warps")) * ELEMENT_US
+    weights = sum(value_bytes(v) for c in split.contracts for v in weight_values(c))
+    return max(0.0, work - weights / target.bandwidth * 1e6)
 
 
 def lost_parallelism(split: Parts, schedule: ScheduleAttr, target: Device) -> float:

@@ -11,7 +11,7 @@ from lamella.dialects.tile import ContractExpertsOp, ContractOp, GatherOp, Reduc
 from lamella.passes.choose_schedule import schedule_for
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, feasible_schedules, parts
-from lamella.passes.fusion_cost import Account, depth, join_account, lost_parallelism, recomputation, spread
+from lamella.passes.fusion_cost import Account, depth, join_account, lost_parallelism, recomputation, spread, summed_beside
 from lamella.passes.fusion_policy import Policy
 from lamella.passes.region_graph import Group, RegionGraph
 from lamella.passes.registers import registers
@@ -99,6 +99,7 @@ class Gate:
             before = repeated_ops(split, other)
             if before:
                 repeated = recomputation(before, anchor.ops, results_of(before), self.target)
+                repeated += summed_beside(split, before, schedule, self.target)
             parallelism = lost_parallelism(split, schedule, self.target)
         else:
             repeated = spread(producer, consumer, self.target)

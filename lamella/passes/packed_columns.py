@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lamella.dialects.attributes import shape_of
-from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
+from lamella.dialects.tile import Contraction, ContractOp, ContractPartialOp, DequantizeOp
 
 LEAST_UNIT = 16
 """Columns of the smallest product of tiles; halves of bytes that lie closer together are taken out one by one."""
@@ -18,7 +18,7 @@ FEW_DIGITS = 4
 """Tokens up to which x is multiplied as digits: each takes several columns of a product."""
 
 
-def decoder(contract: ContractOp | ContractPartialOp) -> DequantizeOp | None:
+def decoder(contract: Contraction) -> DequantizeOp | None:
     """What unpacks the weight of a contraction; None where it is plain."""
     owner = contract.weight.owner
     return owner if isinstance(owner, DequantizeOp) else None
@@ -36,6 +36,12 @@ def unit(op: DequantizeOp, block: int) -> int:
     if paired(op):
         return op.packing.half
     return block if op.groups == 1 else min(block, op.packing.group.data)
+
+
+def in_step(contracts: Iterable[Contraction]) -> bool:
+    """Whether a step over K can take the columns of all weights together: halves of bytes, a tile of which is two of columns, in whole tiles."""
+    decoders = [op for op in map(decoder, contracts) if op is not None]
+    return all(unit(other, op.packing.half) == op.packing.half for op in decoders if paired(op) for other in decoders)
 
 
 def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
@@ -66,7 +72,7 @@ def digits(contracts: Iterable[ContractOp | ContractPartialOp], tokens: int) -> 
     return tokens <= FEW_DIGITS and all(takes_digits(c) for c in contracts)
 
 
-def most_columns(contracts: Iterable[ContractOp | ContractPartialOp], block: int) -> int:
+def most_columns(contracts: Iterable[Contraction], block: int) -> int:
     """At most `block` columns of K, a power of two, that a step over tiles can take at once: whole groups of packed weights, to the end of a row."""
     for contract in contracts:
         op = decoder(contract)

@@ -1,4 +1,4 @@
-"""Linears and embeddings with float weights enter; those that read packed words and scales, made once at load time, leave."""
+"""Linears, experts and embeddings with float weights enter; those that read packed words and scales, made once at load time, leave."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ from lamella.dialects import signature
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location, subject
 from lamella.dialects.packing import BITS, FLOATS, PackingAttr
-from lamella.dialects.transformer import DequantizeOp, EmbeddingOp, GroupMinsOp, GroupScalesOp, LinearOp, PackWeightOp, WeightOp
+from lamella.dialects.transformer import DequantizeOp, EmbeddingOp, ExpertsOp, GroupMinsOp, GroupScalesOp, LinearOp, PackWeightOp, WeightOp
 from lamella.errors import PassError, nearest
 from lamella.passes.weight_expressions import carried, handles, origin, readers
 
 KINDS, SAME = ("none", *BITS), "same"
 HEAD, EMBED = "lm_head", "embed"
 """Where the linear comes from that makes the logits, and the table of embeddings of tokens."""
+EXPERTS = {3: "gate", 4: "up", 5: "down"}
+"""Operands of `transformer.experts` that are weights, and what they are called behind its location."""
+ROUTERS = (".router", ".shared_gate")
+"""Ends of the locations of linears that choose among experts, or weigh one."""
+Reader: TypeAlias = "LinearOp | EmbeddingOp | ExpertsOp"
+"""What may read a weight that is packed."""
 Parts: TypeAlias = "tuple[SSAValue, SSAValue, SSAValue | None, PackingAttr]"
 """Words, scales, perhaps least values, and how they are packed."""
 GROUPS = (128, 64, 32)
@@ -35,7 +41,7 @@ LEAST_GROUP = 16
 
 @dataclass(frozen=True)
 class QuantizeWeights(ModulePass):
-    """Store the weights of linears as numbers of a few bits, with a scale for each group of columns.
+    """Store the weights of linears and experts as numbers of a few bits, with a scale for each group of columns.
 
     Before:
         %w = transformer.weight "q_proj" : tensor<64x128xf32>
@@ -50,11 +56,11 @@ class QuantizeWeights(ModulePass):
     `kind`: `int4`, `int8`, `fp8` (float8 e4m3), or `none`, which changes nothing. `group`: columns that share a scale, a power of two; 0: for
     int4 the first of 128, 64 and 32 that divides a row, for int8 whole rows, which fp8 always takes. Rounding is to the nearest; `clip` searches the range of least squared error. `affine` (int4 unless told otherwise: `auto`)
     gives each group a least value, so that its numbers need not lie around 0. `skip` are shell patterns over the locations of
-    linears, with blanks between them; `head` is the kind of the linear that makes the logits, `same` that of the others. An embedding that is
+    linears, with blanks between them, and of experts (`layers.0.ffn.experts.down`); `head` is the kind of the linear that makes the logits, `same` that of the others. An embedding that is
     tied to the head is packed with it, once for both: rows of tokens are unpacked where they are gathered. `embed` is the kind of one of its own.
 
-    A weight keeps its floats where it is no plain one, another op reads it too, or its columns are no whole
-    groups. Each function says so in `lamella.folds`. Expects the layout settled (`propagate-layout`); run
+    Weights of all experts of a layer are one, and packed as one. A weight keeps its floats where it is no plain one, another op reads it too,
+    it is a router's, or its columns are no whole groups. Each function says so in `lamella.folds`. Expects the layout settled (`propagate-layout`); run
     `fold-constants` afterwards, which moves what makes the words to load time.
     """
 
@@ -101,18 +107,24 @@ class QuantizeWeights(ModulePass):
         """Quantizes what can be; what became of each linear and of the embedding."""
         made: dict[SSAValue, Parts] = {}
         ops = list(function.body.block.ops)
-        records = [self.decide(op, made, known) for op in ops if isinstance(op, LinearOp)]
+        records: list[dict[str, str]] = []
+        for op in ops:
+            if isinstance(op, LinearOp):
+                records.append(self.decide(op, 1, made, known))
+            elif isinstance(op, ExpertsOp):
+                records += [self.decide(op, operand, made, known) for operand in EXPERTS]
         tables = [op for op in ops if isinstance(op, EmbeddingOp) and location(op) == EMBED]
-        records += [self.decide(op, made, known) for op in tables if not isinstance(op.table.owner, DequantizeOp)]
+        records += [self.decide(op, 1, made, known) for op in tables if not isinstance(op.table.owner, DequantizeOp)]
         return records or [entry("not_quantized", f"@{function.sym_name.data}", "no linear")]
 
-    def decide(self, op: LinearOp | EmbeddingOp, made: dict[SSAValue, Parts], known: Mapping[str, Sequence[WeightOp]]) -> dict[str, str]:
-        """Packs the weight of a linear, or the table of an embedding, or leaves it; the record of that. `made`: what is packed already."""
-        where, weight = location(op), op.operands[1]
+    def decide(self, op: Reader, operand: int, made: dict[SSAValue, Parts], known: Mapping[str, Sequence[WeightOp]]) -> dict[str, str]:
+        """Packs the weight of a linear or of experts, or the table of an embedding, or leaves it; the record of that. `made`: what is packed already."""
+        where, weight = place_of(op, operand), op.operands[operand]
+        what = f"{subject(op)}{'.' + EXPERTS[operand] if isinstance(op, ExpertsOp) else ''}"
         kind = self.head_kind if where == HEAD else self.embed if isinstance(op, EmbeddingOp) else self.kind
-        reason = self.refusal(op, kind, known)
+        reason = self.refusal(op, operand, kind, known)
         if reason:
-            return entry("not_quantized", subject(op), reason)
+            return entry("not_quantized", what, reason)
         columns = shape_of(weight)[1]
         packing = PackingAttr.of(kind, self.group_of(kind, columns) or columns)
         affine = kind not in FLOATS and (self.affine == "on" or (self.affine == "auto" and kind == "int4"))
@@ -124,10 +136,10 @@ class QuantizeWeights(ModulePass):
         whole = DequantizeOp(words, scales, mins, packing, like=weight.type, loc=where or None)
         Rewriter.insert_op(whole, InsertPoint.before(users[0]))
         for user in users:
-            user.operands[1] = whole.result
+            user.operands[operand] = whole.result
         size = "whole rows" if packing.group.data == columns else f"groups of {packing.group.data}"
         also = f", rows of {subject(users[0])} too" if len(users) > 1 else ""
-        return entry("quantized", subject(op), f"{kind}, {size}{', each with its least value' if affine else ''}{also}")
+        return entry("quantized", what, f"{kind}, {size}{', each with its least value' if affine else ''}{also}")
 
     def group_of(self, kind: str, columns: int) -> int:
         """Columns that share a scale; 0 for whole rows."""
@@ -137,17 +149,19 @@ class QuantizeWeights(ModulePass):
             return self.group
         return next((group for group in GROUPS if columns % group == 0), GROUPS[-1])
 
-    def refusal(self, op: LinearOp | EmbeddingOp, kind: str, known: Mapping[str, Sequence[WeightOp]]) -> str:
-        """Why a linear or an embedding keeps its weight; empty where it does not."""
-        where = location(op)
+    def refusal(self, op: Reader, operand: int, kind: str, known: Mapping[str, Sequence[WeightOp]]) -> str:
+        """Why a linear, experts or an embedding keep their weight; empty where they do not."""
+        where = place_of(op, operand)
         if kind == "none":
             what = "the head" if where == HEAD else "the embedding" if isinstance(op, EmbeddingOp) else ""
             return f"{what} keeps its weight: {'head' if where == HEAD else 'embed'}=none" if what else "kind=none"
         if any(fnmatchcase(where, pattern) for pattern in self.skip.split()):
             return f"skip names {where}"
-        weights = carried(op.operands[1])
+        if isinstance(op, LinearOp) and where.endswith(ROUTERS):
+            return "it is small and decides which experts count"
+        weights = carried(op.operands[operand])
         if weights is None:
-            return f"its weight comes from {origin(op.operands[1])}, expected a plain weight"
+            return f"its weight comes from {origin(op.operands[operand])}, expected a plain weight"
         together = {op, *(tied(op) if isinstance(op, LinearOp) else ())}
         for name in dict.fromkeys(weight.weight_name.data for weight in weights):
             uses = [use for use in readers(known[name]) if use.operation not in together]
@@ -156,7 +170,7 @@ class QuantizeWeights(ModulePass):
             )
             if others:
                 return f"weight {name} is also read by {others[0]}"
-        columns = shape_of(op.operands[1])[1]
+        columns = shape_of(op.operands[operand])[1]
         group = self.group_of(kind, columns)
         if group and columns % group:
             return f"{columns} columns are no whole groups of {group}"
@@ -166,9 +180,15 @@ class QuantizeWeights(ModulePass):
         return ""
 
 
+def place_of(op: Reader, operand: int) -> str:
+    """Where a weight is, for patterns and records: the location of its linear, with the projection behind that of experts."""
+    where = location(op)
+    return f"{where}.{EXPERTS[operand]}" if isinstance(op, ExpertsOp) and where else where
+
+
 def is_product(op: Operation, operand: int) -> bool:
-    """Whether `operand` of `op` is multiplied as a linear's weight, packed or not."""
-    return (isinstance(op, LinearOp) and operand == 1) or isinstance(op, DequantizeOp)
+    """Whether `operand` of `op` is multiplied as a weight of a linear or of experts, packed or not."""
+    return (isinstance(op, LinearOp) and operand == 1) or (isinstance(op, ExpertsOp) and operand in EXPERTS) or isinstance(op, DequantizeOp)
 
 
 def tied(linear: LinearOp) -> list[Operation]:

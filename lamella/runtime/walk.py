@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lamella.errors import ManifestError, nearest
-from lamella.semantics import IMPLEMENTATIONS
+from lamella.semantics import IMPLEMENTATIONS, SCALARS
 
 if TYPE_CHECKING:
     from lamella.checkpoints.source import TensorSource
@@ -25,11 +26,14 @@ BAND = 1 << 20
 """Numbers of a weight that are widened to float32 at a time."""
 MOST_ROWS = 128
 """Rows whose logits are computed."""
+EXPERTS, JOINED = "transformer.experts", "transformer.concat_rows"
+GATE = 3
+"""Which operand of experts is the first that is a weight: gate, then up and down."""
 UNCHANGED = ("transformer.transpose", "transformer.slice_rows")
 """Ops on a weight whose result is multiplied as that weight, or as some rows of it."""
 
 Linear = Callable[[str, str, torch.Tensor], None]
-"""Called with the location of a linear, the weight that it multiplies, and x [N, K] float32."""
+"""Called with the location of a linear, the weight that it multiplies, and x [N, K] float32; of an expert the rows of tokens that chose it."""
 
 
 def walk(
@@ -44,9 +48,11 @@ def walk(
     linear: Linear,
 ) -> None:
     """Runs `body` (`program.StepBody` says what it is) on the CPU in float32, all `texts` as sequences of one step, and calls `linear` for
-    each linear in order, before it is computed. `cache`: KV heads and head size.
+    each linear in order, before it is computed, and for each weight of experts: those of an expert that no token chose are left out, one weight
+    of all of them is fed all rows. `cache`: KV heads and head size.
 
-    Weights are loaded as they are stored when the first op reads them and dropped after the last. What follows the last linear is left out.
+    Weights are loaded as they are stored when the first op reads them and dropped after the last, those of experts one by one. What follows the
+    last linear is left out.
     Raises ManifestError for an input nobody knows, and what the source raises.
     """
     given = _inputs(texts)
@@ -56,6 +62,8 @@ def walk(
     uses = Counter(operand for _, operands, _, _ in ops[: last + 1] for operand in operands)
     names = [*inputs, *weights]
     values: dict[int, torch.Tensor] = {}
+    of_experts = {operand for name, operands, _, _ in ops if name == EXPERTS for operand in operands[GATE:]}
+    names_of: dict[int, tuple[str, ...]] = {operand: (names[operand],) for operand in of_experts if operand < len(names)}
     weight_of = {len(inputs) + i: name for i, name in enumerate(weights)}
 
     def value(number: int) -> torch.Tensor:
@@ -73,7 +81,15 @@ def walk(
 
     with torch.inference_mode():
         for place, (name, operands, attributes, results) in zip(locations[: last + 1], ops[: last + 1], strict=True):
-            if name == "transformer.linear":
+            if name == JOINED and results[0] in of_experts:
+                names_of[results[0]] = tuple(names[operand] for operand in operands)
+                continue
+            if name == EXPERTS:
+                x, chosen, shares = map(value, operands[:GATE])
+                matrices = [names_of[operand] for operand in operands[GATE:]]
+                mixture = Mixture(chosen, attributes["experts"], lambda weight, fed, place=place: linear(place, weight, fed), source)
+                made = (mixture(x, shares, matrices, attributes["activation"]),)
+            elif name == "transformer.linear":
                 x, weight, *bias = map(value, operands)
                 linear(place, weight_of.get(operands[1], ""), x)
                 made = (_product(x, weight, *bias),)
@@ -93,6 +109,44 @@ def walk(
                 uses[operand] -= 1
                 if not uses[operand]:
                     values.pop(operand, None)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The experts of one layer, whose weights are loaded one by one: expert by expert, or all of one projection where they are stored as one."""
+
+    chosen: torch.Tensor
+    """i32 [N, k]."""
+    experts: int
+    fed: Callable[[str, torch.Tensor], None]
+    """Called with a weight and what it multiplies."""
+    source: TensorSource
+
+    def __call__(self, x: torch.Tensor, shares: torch.Tensor, matrices: Sequence[Sequence[str]], activation: str) -> torch.Tensor:
+        """x [N, K], shares [N, k] -> [N, K]: as `transformer.experts` in float32. `matrices`: names of gate, up and down."""
+        gate, up = self.products(matrices[:2], x, self.chosen.shape[1])
+        (down,) = self.products(matrices[2:], SCALARS[activation](gate) * up, 1)
+        return (down.unflatten(0, self.chosen.shape) * shares.float()[..., None]).sum(1)
+
+    def products(self, matrices: Sequence[Sequence[str]], rows: torch.Tensor, share: int) -> list[torch.Tensor]:
+        """For each projection [N·k, O]: choice c multiplies row c // share by rows of the expert that it names."""
+        stacked: list[torch.Tensor] = []
+        for names in matrices:
+            if len(names) < self.experts:
+                self.fed(names[0], rows)
+                stacked.append(self.source.load(names[0]).unflatten(0, (self.experts, -1)))
+        flat, made = self.chosen.flatten(), list[torch.Tensor]()
+        for expert in map(int, flat.unique().tolist()):
+            own = torch.nonzero(flat == expert)[:, 0]
+            fed = rows[own // share]
+            for number, names in enumerate(matrices):
+                if not stacked:
+                    self.fed(names[expert], fed)
+                products = _product(fed, stacked[number][expert] if stacked else self.source.load(names[expert]))
+                if len(made) <= number:
+                    made.append(torch.empty(len(flat), products.shape[1]))
+                made[number][own] = products
+        return made
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -74,9 +74,10 @@ def launch_cost(manifest: Manifest, bucket: Bucket, launch: Launch, context: flo
     values = infer(kernel.body, [operand(manifest, bucket, ref) for ref in refs])
     ops = [(str(name), [int(i) for i in ids], attributes) for name, ids, attributes, _ in kernel.body["ops"]]
     read: dict[Ref, int] = {}
+    unpacked = experts_unpacked(kernel.body)
     for index, ref in enumerate(refs):
         # One storage given twice is read once.
-        read[ref] = max(read.get(ref, 0), _read(manifest, bucket, ops, values, index, context))
+        read[ref] = max(read.get(ref, 0), _read(manifest, bucket, ops, values, index, context, unpacked.get(index, index)))
     moved: Counter[str] = Counter()
     for ref, size in read.items():
         moved[POOL_FIELD[ref.pool]] += size
@@ -158,6 +159,13 @@ def pools(manifest: Manifest, cache_tokens: int, graph_bytes: int = 0, library_b
     }
 
 
+def experts_unpacked(body: Mapping[str, Any]) -> dict[int, int]:
+    """Words, scales and least values of a region's experts -> the weight that is unpacked from them, all by the numbers of values."""
+    weights = {ids[1] for name, ids, _, _ in body["ops"] if name == "tile.contract_experts"}
+    made = [(ids, results[0]) for name, ids, _, results in body["ops"] if name == "tile.dequantize"]
+    return {int(value): int(result) for ids, result in made if result in weights for value in ids}
+
+
 def _read(
     manifest: Manifest,
     bucket: Bucket,
@@ -165,15 +173,16 @@ def _read(
     values: Mapping[int, Operand],
     index: int,
     context: float,
+    weight: int,
 ) -> int:
-    """Bytes that a region reads of its argument `index`."""
+    """Bytes that a region reads of its argument `index`; `weight` is what of experts is unpacked from it, or `index` itself."""
     dtype, shape = values[index]
     whole = size_of(values[index])
     spec = manifest.cache
     total = 0
     for name, ids, attributes in ops:
         for place, used in enumerate(ids):
-            if used != index:
+            if used not in (index, weight):
                 continue
             match name, place:
                 case "tile.gather", 0:
@@ -184,6 +193,8 @@ def _read(
                     # Of the experts only those that some token chose, at most as many as there are choices.
                     experts = attributes["experts"]
                     total += min(experts, prod(values[ids[2]][1])) * whole // experts
+                case "tile.dequantize", _ if weight != index:
+                    pass
                 case (("tile.attend" | "tile.attend_partial"), _) if len(shape) == len(spec.shape("cache", 1)):
                     # Of the cache, or its scales, `whole` is a block.
                     return int(bucket.sequences * context * whole / spec.block)

@@ -40,7 +40,7 @@ gives twenty sentences the embeddings of `transformers` with mean pooling (`test
 ## Mixtures of experts
 
 A router is a linear, `transformer.route` the softmax and the choice of its k likeliest experts, `transformer.experts` their feed-forward layers. The checkpoint's tensors of single
-experts become one weight each for gate, up and down when the model is loaded. An expert that all tokens go through beside them (Qwen 2 MoE) is linears like any other: its gate and up, the
+experts become one weight each for gate, up and down when the model is loaded, floats or [packed](quantization.md). An expert that all tokens go through beside them (Qwen 2 MoE) is linears like any other: its gate and up, the
 number whose sigmoid weights it, and the router share one launch, and its product is the epilogue of its down projection. A layer is four launches behind its norm: router, choice, gate and up with their product, down with the
 routing weights; the sum over a token's choices joins the residual. Up to 16 tokens a program takes one choice of one token and weight rows of that expert: a step reads the
 weights of experts that its tokens chose and of no other. For more tokens one launch more sorts the choices by expert, and gate, up and down run in tiles of sorted choices on the tensor

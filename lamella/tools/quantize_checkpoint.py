@@ -87,7 +87,7 @@ def location_of(weight: str) -> str:
 
 
 def recipe_for(settings: Settings, weight: str, columns: int, tied: bool = False) -> Recipe:
-    """How a weight is quantized; `tied`: the embeddings make the logits."""
+    """How a weight is quantized: all experts of a layer alike, since they are multiplied as one; `tied`: the embeddings make the logits."""
     own = {HEAD: settings.head, EMBED: settings.head if tied else settings.embed}
     kind = own.get(weight, settings.kind)
     if kind in FLOATS or (weight in own and kind != settings.kind):
@@ -108,8 +108,6 @@ def refusal(opened: LoadedModel, settings: Settings, weight: str, shape: tuple[i
     pattern = next((pattern for pattern in settings.skip.split() if fnmatchcase(where, pattern)), "")
     if pattern:
         return f"--skip {pattern}"
-    if ".experts." in weight:
-        return "experts are multiplied as floats"
     if where.endswith((".router", ".shared_gate")):
         return "it is small and decides which experts count"
     columns, per_word = shape[1], 1 if recipe.kind in FLOATS else 8 if recipe.kind == "int4" else 4

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lamella.tools.explain import byte_size
 from lamella.tools.text_table import TextTable
 
 if TYPE_CHECKING:
-    from lamella.tools.quantize_checkpoint import LinearReport, Report
+    from lamella.tools.quantize_checkpoint import Report
 
 FLOAT = "float"
 
@@ -23,22 +24,24 @@ def report_text(report: Report) -> str:
 
 
 def error_table(report: Report) -> TextTable:
-    """The relative errors: a row a layer, a column a projection. A dash: not quantized, or nothing was measured."""
-    placed: dict[str, dict[str, LinearReport]] = {}
+    """The relative errors: a row a layer, a column a projection, of experts the mean. A dash: not quantized, or nothing was measured."""
+    placed: dict[str, dict[str, list[float | None]]] = {}
     for each in report.linears:
         head, layer, part = each.weight.split(".", 2) if each.weight.startswith("layers.") else ("", "", each.weight)
-        # A mixture has hundreds of experts, which keep their floats.
-        if "experts" not in part:
-            placed.setdefault(layer if head else each.weight, {})[part.removesuffix("_proj").rpartition(".")[2]] = each
+        column = part.removesuffix("_proj").rpartition(".")[2]
+        # A mixture has hundreds of experts: one column for each of their projections.
+        column = f"experts' {column}" if ".experts." in part else column
+        placed.setdefault(layer if head else each.weight, {}).setdefault(column, []).append(each.error)
     columns = list(dict.fromkeys(part for row in placed.values() for part in row))
     rows = [[name, *(shown(row.get(part)) for part in columns)] for name, row in placed.items()]
     title = f"Relative error of the products of each linear, on {report.tokens} tokens" if report.tokens else "No text was given: no errors"
     return TextTable(title, ("layer", *columns), rows, frozenset(columns))
 
 
-def shown(linear: LinearReport | None) -> str:
-    """An error in percent."""
-    return "" if linear is None else "-" if linear.error is None else f"{linear.error:.2%}"
+def shown(errors: Sequence[float | None] | None) -> str:
+    """The mean of those errors that were measured, in percent."""
+    found = [error for error in errors or () if error is not None]
+    return "" if errors is None else f"{sum(found) / len(found):.2%}" if found else "-"
 
 
 def byte_table(report: Report) -> TextTable:

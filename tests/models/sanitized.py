@@ -63,6 +63,7 @@ CASES: Mapping[str, Case] = {
     "int8": Case(LLAMA, (1, 3), 40, {"quantize-weights": {"kind": "int8", "head": "int8"}}),
     "int4": Case(LLAMA, (1, 3), 40, {"quantize-weights": {"kind": "int4", "head": "int8"}}),
     "experts": Case(replace(ODD, experts=Experts(5, 2, 72)), (1, 3), 40),
+    "packed experts": Case(replace(LLAMA, experts=Experts(5, 2, 96)), (1, 3), 40, {"quantize-weights": {"kind": "int4", "head": "int8"}}),
 }
 
 

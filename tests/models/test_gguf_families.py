@@ -53,7 +53,7 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "n
 
 @pytest.mark.parametrize("case", ["qwen2", "gemma2", "phi3, both", "gpt_neox", "qwen3_moe"])
 def test_blocks_may_stay_packed(case: str, tmp_path: Path) -> None:
-    """Kept or dequantized, the numbers are the same: beside biases, norms with an offset, fused projections and experts, which become floats."""
+    """Kept or dequantized, the numbers are the same: beside biases, norms with an offset, fused projections and experts."""
     made, file = next(made for made in FILES if made.case == case), tmp_path / "model.gguf"
     own = {**made.changes, **WIDE, **({"num_key_value_heads": None} if case == "gpt_neox" else {})}
     own |= {"moe_intermediate_size": 32} if "moe" in case else {}

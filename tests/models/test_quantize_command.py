@@ -27,10 +27,12 @@ from lamella.runtime.quantizer import Moments, Recipe, quantize, relative_error
 from lamella.runtime.walk import walk
 from lamella.tools import cli
 from lamella.tools.quantize_checkpoint import Settings, quantize_checkpoint
+from lamella.tools.quantize_report import report_text
+from tests.models.gguf_writer import FILES, write
 from tests.models.model_files import write_folder
 from tests.models.tiny_families import CASES, Case
 
-FAMILIES = ["llama", "gpt2", "gpt_neox", "phi3", "gemma", "qwen3", "mixtral", "granite", "cohere", "bloom"]
+FAMILIES = ["llama", "gpt2", "gpt_neox", "phi3", "gemma", "qwen3", "mixtral", "qwen2_moe", "granite", "cohere", "bloom"]
 WIDE = Case("Llama", {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2})
 TEXTS = [[5, 9, 2, 7, 1, 90, 33, 12, 40, 41, 17, 88], [3, 3, 96, 50, 61]]
 IDS = [token for text in TEXTS for token in text]
@@ -54,6 +56,17 @@ def logits(folder: Path, prompt: list[int], executor: str = "reference") -> torc
     return model.session.forward_logits(prompt, range(len(prompt)))
 
 
+def parameter_of(peer: torch.nn.Module, weight: str, stored: str) -> torch.Tensor:
+    """What `transformers` has under the name of a weight in a checkpoint; it holds all experts of a layer together, gate and up in one."""
+    if ".experts." not in weight:
+        return peer.get_parameter(stored.replace("embed_out", "lm_head"))
+    number, projection = weight.rpartition(".experts.")[2].split(".")
+    experts = peer.get_submodule(f"model.layers.{weight.split('.')[1]}.mlp.experts")
+    if projection == "down_proj":
+        return experts.down_proj[int(number)]
+    return experts.gate_up_proj[int(number)].chunk(2)[projection == "up_proj"]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_folder_means_the_model_with_its_weights_rounded(name: str, tmp_path: Path) -> None:
     """The logits are those of `transformers` whose weights are what the packed ones stand for; these are near the floats."""
@@ -65,7 +78,7 @@ def test_the_folder_means_the_model_with_its_weights_rounded(name: str, tmp_path
     peer, places = case.model(), source_names(opened.config)
     with torch.no_grad():
         for weight in opened.source.weights:
-            parameter = peer.get_parameter(places[weight].replace("embed_out", "lm_head"))
+            parameter = parameter_of(peer, weight, places[weight])
             rounded = opened.source.load(weight)
             rounded = rounded.T if opened.config.transposed and weight.startswith("layers.") else rounded
             assert (rounded - parameter).norm() < 0.03 * parameter.norm()
@@ -87,7 +100,7 @@ def test_kinds_in_interpreted_kernels(kind: str, tmp_path: Path) -> None:
     assert size < (0.55 if kind != "int4" else 0.45) * (tmp_path / "floats" / "model.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gemma"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gemma", "mixtral", "qwen2_moe"])
 def test_a_walk_feeds_linears_what_transformers_feeds_them(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     peer = case.save(tmp_path)
@@ -118,7 +131,8 @@ def test_a_walk_feeds_linears_what_transformers_feeds_them(name: str, tmp_path: 
         texts=[TEXTS[1], TEXTS[0]],
         linear=lambda place, weight, x: found.setdefault(weight, x),
     )
-    names = [weight for weight in found if weight.startswith("layers.")]
+    # Routers and experts are no linears there; what the layer behind them is fed shows what became of them.
+    names = [weight for weight in found if weight.startswith("layers.") and not any(part in weight for part in (".router", ".experts."))]
     assert len(names) >= 8
     for weight in names:
         expected = fed[places[weight].removesuffix(".weight")]
@@ -144,6 +158,49 @@ def test_the_report_measures_products(tmp_path: Path) -> None:
         means[clip] = sum(errors) / len(errors)
         assert json.loads(json.dumps(report.json()))["calibration_tokens"] == len(IDS)
     assert means[True] < 0.9 * means[False]
+
+
+MIXTURE = replace(
+    CASES["mixtral"],
+    changes={**CASES["mixtral"].changes, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16},
+)
+
+
+def test_experts_are_quantized_one_by_one(tmp_path: Path) -> None:
+    """Each is fed the tokens that chose it, and its down projection what it made of them; the printed table has their mean."""
+    MIXTURE.save(tmp_path / "floats")
+    (tmp_path / "packed").mkdir()
+    report = quantize_checkpoint(open_model(tmp_path / "floats"), tmp_path / "packed", Settings(kind="int4"), IDS[:3])
+    experts = [each for each in report.linears if ".experts." in each.weight]
+    layers = open_model(tmp_path / "floats").config.layers
+    assert len(experts) == layers * 5 * 3
+    assert {each.kind for each in experts} == {"int4"}
+    # Three tokens choose two of five experts each: some are fed, and of those that nobody chose there is nothing to measure.
+    measured = [each.error for each in experts if each.error is not None]
+    assert layers * 2 * 3 <= len(measured) < len(experts)
+    assert all(0.001 < error < 0.3 for error in measured)
+    assert {each.weight for each in report.linears if each.reason} == {f"layers.{n}.ffn.router" for n in range(layers)}
+    text = report_text(report)
+    assert all(f"experts' {projection}" in text for projection in ("gate", "up", "down"))
+    packed = open_model(tmp_path / "packed").config.packed
+    assert {each.weight for each in experts} <= packed.keys()
+    assert logits(tmp_path / "packed", PROMPT).isfinite().all()
+
+
+def test_experts_in_one_tensor_are_quantized_as_one(tmp_path: Path) -> None:
+    """A GGUF file of floats: what `lamella quantize` makes of it stays stacked, and is near it."""
+    made = next(made for made in FILES if made.case == "qwen3_moe")
+    changes = {**CASES["qwen3_moe"].changes, **made.changes, "hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4}
+    write(made, replace(CASES["qwen3_moe"], changes=changes).model(), tmp_path / "m.gguf")
+    (tmp_path / "packed").mkdir()
+    report = quantize_checkpoint(open_model(tmp_path / "m.gguf"), tmp_path / "packed", Settings(kind="int8"), IDS)
+    found = {each.weight: each for each in report.linears}
+    down = found["layers.0.ffn.experts.down_proj"]
+    assert down.kind == "int8" and down.error is not None and 0.0005 < down.error < 0.03
+    opened = open_model(tmp_path / "packed")
+    assert opened.config.experts_stacked and "layers.0.ffn.experts.down_proj" in opened.config.packed
+    expected = logits(tmp_path / "m.gguf", PROMPT)
+    assert (logits(tmp_path / "packed", PROMPT) - expected).norm() < 0.05 * expected.norm()
 
 
 def test_errors_are_relative_to_products() -> None:

@@ -157,7 +157,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name: str, tmp_path: Path) -> None:
-    """Rows of packed weights are taken apart, turned and paired as those of floats; weights of experts become floats."""
+    """Rows of packed weights are taken apart, turned and paired as those of floats; experts, each with an order of its own, become floats."""
     form = Gptq(ordered=True, symmetric=False)
     peer = save(tmp_path, FAMILIES[name], form, form.config)
     assert_close(tmp_path, peer)

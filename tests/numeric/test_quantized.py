@@ -264,6 +264,16 @@ def test_columns_in_the_order_of_their_groups(name: str, tokens: int, schedules:
     agree(compiled, g.packed_inputs(w=spec) | {"columns": order(288)}, 1e-4)
 
 
+@pytest.mark.parametrize(("gate", "up"), [(("int4", 128), ("int8", 32)), (("int4", 128), ("int4", 32)), (("int4", 64), ("int8", 64))])
+@pytest.mark.parametrize("tokens", [1, 3, 17])
+def test_groups_of_two_sizes_beside_each_other(gate: tuple[str, int], up: tuple[str, int], tokens: int) -> None:
+    """Halves of bytes 64 columns apart beside groups of 32: no step takes the columns of both."""
+    specs = {"wg": (9, 256, *gate, False), "wu": (9, 256, *up, False)}
+    g = Packed(x=f"{tokens}x256xf32", **{k: v for name, spec in specs.items() for k, v in Packed.arguments_for(name, *spec).items()})
+    y = g.map("mul", *(g.contract(g["x"], g.weight(name, *kind, 256)) for name, kind in (("wg", gate), ("wu", up))))
+    agree(compile_function(g.returns(y)), g.packed_inputs(**specs), 1e-4)
+
+
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_columns_behind_a_gated_product(tokens: int) -> None:
     """The epilogue of gate and up keeps its product; the gather goes to the next contraction."""

@@ -207,7 +207,7 @@ def test_few_tokens_that_meet_and_turn(tokens: int, splits: int) -> None:
     agree(compiled, g.inputs(positions=i32([n % 9 for n in range(tokens)])), NARROW["f16"])
 
 
-@pytest.mark.parametrize("tokens", [2, 33])
+@pytest.mark.parametrize("tokens", [2, 19])
 @pytest.mark.parametrize("k", [96, 100])
 def test_a_norm_is_summed_up_beside_the_product(tokens: int, k: int) -> None:
     """The row scale of a norm, which is applied behind the product: x is read once for both, in one loop."""
@@ -335,3 +335,13 @@ def test_gathered_rows_are_contracted() -> None:
         g = Graph(x="7x40xf32", rows=f"{len(rows)}xi32", w="21x40xf32")
         compiled = compile_function(g.returns(g.contract(g.gather(g["x"], g["rows"]), g["w"])), schedules=SMALL_TILES)
         agree(compiled, g.inputs(rows=i32(rows)))
+
+
+@pytest.mark.parametrize(("tokens", "launches"), [(2, 1), (32, 2)])
+def test_many_rows_of_x_are_summed_up_by_a_launch_of_their_own(tokens: int, launches: int) -> None:
+    """Where the loop would take longer for the norm of its rows than for the weights: the columns of K can then be shared, too."""
+    g = Graph(x=f"{tokens}x2048xf16", w="4096x2048xf16")
+    mean = g.map("mul", g.reduce("sum", g.map("square", g.float32(g["x"]))), 1.0 / 2048)
+    y = g.map("mul", g.contract(g["x"], g["w"]), g.map("rsqrt", g.map("add", mean, 1e-5)))
+    compiled = compile_function(g.returns(y))
+    assert len(compiled.manifest.buckets[0].launches) == launches

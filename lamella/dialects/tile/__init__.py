@@ -3,7 +3,7 @@
 from xdsl.ir import Dialect
 
 from lamella.dialects.tile.attend import ArrivalsOp, AttendMergeOp, AttendOp, AttendPartialOp
-from lamella.dialects.tile.experts import AddRowsOp, ContractExpertsOp, RouteOp, SortChoicesOp
+from lamella.dialects.tile.experts import AddRowsOp, ContractExpertsOp, Contraction, RouteOp, SortChoicesOp
 from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
 from lamella.dialects.tile.movement import GatherColumnsOp, GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp
 from lamella.dialects.tile.quantize import DequantizeOp
@@ -56,6 +56,7 @@ __all__ = [
     "ContractMergeOp",
     "ContractOp",
     "ContractPartialOp",
+    "Contraction",
     "DequantizeOp",
     "FusedOp",
     "GatherColumnsOp",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from xdsl.dialects.builtin import AnyFloatConstr, Float32Type, IntegerAttr, StringAttr, TensorType, f32, i1, i32, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_attr_def, opt_operand_def, prop_def, result_def, traits_def
@@ -10,7 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.messages import subject
-from lamella.dialects.tile.structured import loc_attribute
+from lamella.dialects.tile.structured import ContractOp, ContractPartialOp, loc_attribute
 
 
 @irdl_op_definition
@@ -83,7 +85,7 @@ class ContractExpertsOp(IRDLOperation):
     """Row r of x[M,K] repeated for each choice, times rows chosen[r]·O … of w[E·O,K] transposed, in float32: [N·k,O].
 
     chosen[N,k] is read in order; M divides N·k, and row r of the result multiplies row r // (N·k / M) of x. With an `order` of the choices,
-    which changes no number, programs take those of one expert together (`tile.sort_choices`).
+    which changes no number, programs take those of one expert together (`tile.sort_choices`). A w in f32 may meet any x: `dequantize` makes it.
     """
 
     name = "tile.contract_experts"
@@ -132,14 +134,18 @@ class ContractExpertsOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: x has shape {x}, expected a number of rows that divides {rows}, the choices")
         if element_of(self.chosen) != "i32":
             raise VerifyException(f"{subject(self)}: chosen has element type {element_of(self.chosen)}, expected i32")
-        if element_of(self.x) != element_of(self.weight):
+        if element_of(self.weight) not in ("f32", element_of(self.x)):
             raise VerifyException(
-                f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x"
+                f"{subject(self)}: weight has element type {element_of(self.weight)}, expected {element_of(self.x)}, that of x, or f32"
             )
         if self.order is not None and (shape_of(self.order) != (rows,) or element_of(self.order) != "i32"):
             raise VerifyException(f"{subject(self)}: order has type {self.order.type}, expected {rows} numbers of i32")
         if shape_of(self.result) != (rows, weight[0] // experts):
             raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {(rows, weight[0] // experts)}")
+
+
+Contraction: TypeAlias = "ContractOp | ContractPartialOp | ContractExpertsOp"
+"""What multiplies by rows of a weight, packed or not."""
 
 
 @irdl_op_definition

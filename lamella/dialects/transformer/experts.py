@@ -7,7 +7,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lamella.dialects.attributes import ResultTyped, element_type_of
+from lamella.dialects.attributes import ResultTyped, element_of, element_type_of
 from lamella.dialects.transformer.types import FloatTensor, IndexTensor, TransformerOp, Value, dimensions_of, located, named_tensor, shown
 
 
@@ -52,7 +52,8 @@ class ExpertsOp(TransformerOp):
     """x[N,K], chosen[N,k] i32, weights[N,k], gate[E·F,K], up[E·F,K], down[E·K,F] -> [N,K]: of each token its chosen experts, weighted, added.
 
     Expert e has rows e·F … of gate and up and rows e·K … of down, and is down(activation(gate(x)) · up(x)), each step rounded to x's type;
-    products with the weights are rounded too, and added in float32 in the order of `chosen`, rounded once.
+    products with the weights are rounded too, and added in float32 in the order of `chosen`, rounded once. Matrices have x's element type, or
+    are f32: what a `dequantize` makes of packed words.
     """
 
     name = "transformer.experts"
@@ -101,8 +102,9 @@ class ExpertsOp(TransformerOp):
         if not isinstance(width, int):
             raise self.fail(f"x has shape {shown((rows, width))}, expected a static number of columns")
         self.expect_shape("gate", self.gate, (outputs, width), "the last axis of x")
-        self.expect_like("up", self.up, self.gate, "gate")
+        self.expect_shape("up", self.up, (outputs, width), "the shape of gate")
         self.expect_shape("down", self.down, (experts * width, outputs // experts), "the columns of x and the rows of gate of each expert")
-        for what in ("gate", "down"):
-            self.expect_element(what, getattr(self, what), self.x, "that of x")
+        for what in ("gate", "up", "down"):
+            if element_of(getattr(self, what)) != "f32":
+                self.expect_element(what, getattr(self, what), self.x, "that of x")
         self.expect_like("result", self.result, self.x, "x")

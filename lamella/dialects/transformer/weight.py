@@ -148,13 +148,13 @@ class ShiftBiasOp(WeightTransform):
 
 @irdl_op_definition
 class ConcatRowsOp(WeightTransform):
-    """w1[O1,…], w2[O2,…], … -> [O1 + O2 + …, …]: the rows of all, in order: one weight of several linears on one x."""
+    """w1[O1,…], w2[O2,…], … -> [O1 + O2 + …, …]: the rows of all, in order: one weight of several experts, or of the norms of several heads."""
 
     name = "transformer.concat_rows"
     SUFFIX: ClassVar[str] = "joined"
 
-    ws = var_operand_def(FloatTensor)
-    result = result_def(FloatTensor)
+    ws = var_operand_def(StoredTensor)
+    result = result_def(StoredTensor)
 
     traits = traits_def(Pure())
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import f32, i32, i64
+from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.tile import ContractExpertsOp, FusedOp, RouteOp, ScheduleAttr, SortChoicesOp
-from lamella.lowering.kernel_builder import Operand
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, python_int, source_of
+from lamella.lowering.kernel_builder import KernelBuilder, Operand
+from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
 from lamella.lowering.tile_to_kernel.places import Place
+from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
+from lamella.lowering.tile_to_kernel.weights import weight_of
+from lamella.passes.contractions import WORDS_UNROLLED, takes_words
 
 
 def lower_route(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
@@ -67,15 +70,71 @@ def lower_experts(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[ke
         row = b.named("row", b.program_id(1)) if rows > 1 else b.constant(0)
         expert = b.named("expert", b.load(e.pointers[first.chosen], row))
         n = b.named("n", b.add(b.mul(b.program_id(0), block_n), b.arange(block_n)))
-    n_mask = None if width % block_n == 0 else b.lt(n, width)
-    tile = ExpertTile(e, contracts, row, expert, n, n_mask, schedule.get("k"))
+        n_mask = None if width % block_n == 0 else b.lt(n, width)
+        x_row = b.floordiv(row, first.share) if first.share > 1 else row
+        taken = rows_of(b, b.named("weight_row", b.add(b.mul(expert, width), n)), n_mask, 1)
+    weights = [weight_of(e, contract) for contract in contracts]
     at = Place(row, n, None, n_mask)
-    for contract, total in zip(contracts, tile.sums(), strict=True):
+    for contract, weight, total in zip(contracts, weights, OneRow(e, weights, taken, x_row, schedule.get("k")).sums(), strict=True):
         with b.source(source_of(contract)):
-            e.define(contract.result, at, b.named("y", b.reduce(total, "sum", 1)))
+            e.define(contract.result, at, b.named("y", weight.scaled(b.reduce(total, "sum", 1), taken)))
     for item in e.stores:
         e.store(item, at)
     return b.finish(), (-(-width // block_n), rows, 1)
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """The products of one row of x with weight rows of one expert."""
+
+    e: Emitter
+    weights: Sequence[Weight]
+    taken: Rows
+    row: Operand
+    """Of x."""
+    block_k: int
+
+    def sums(self) -> list[SSAValue]:
+        """The products of each contraction, [rows, lanes], with all pieces of K added."""
+        contracts = [weight.contract for weight in self.weights]
+        k = self.weights[0].columns
+        starts = range(0, k, self.block_k)
+        words = all(takes_words(contract) for contract in contracts)
+        if len(starts) <= (WORDS_UNROLLED if words else 1):
+            pieces = [self.piece(start) for start in starts]
+            loaded = [self.load(piece) for piece in pieces]
+            sums: list[SSAValue] = []
+            for piece, held in zip(pieces, loaded, strict=True):
+                sums = self.added(sums, piece, held)
+            return sums
+        return self.in_a_loop(starts[-1] if words else k, words)
+
+    def in_a_loop(self, end: int, ahead: bool) -> list[SSAValue]:
+        """Piece by piece; with `ahead` each trip asks for the next piece before it takes its own apart, and what follows the loop for none."""
+        e, b = self.e, self.e.b
+        height = shape(self.taken.vector)[0]
+        start = [b.named("acc", b.full((height, weight.lanes(self.block_k)), 0.0, f32)) for weight in self.weights]
+        carried = [start, *(self.load(self.piece(0)) if ahead else ())]
+        with b.for_(0, end, self.block_k, init=[value for own in carried for value in own]) as loop, e.scope():
+            piece = self.piece(loop.index)
+            following = self.load(self.piece(b.add(loop.index, self.block_k))) if ahead else []
+            sums, *held = apart(loop.values, carried)
+            loop.yields(*self.added(sums, piece, held or self.load(piece)), *(value for read in following for value in read))
+        sums, *held = apart(loop.results, carried)
+        return self.added(sums, self.piece(end), held) if ahead else sums
+
+    def piece(self, start: Operand) -> Piece:
+        """The piece of K from `start` on."""
+        return Piece(start, self.block_k, self.e.columns(self.row, None, start, self.block_k, self.weights[0].columns))
+
+    def load(self, piece: Piece) -> list[Sequence[SSAValue]]:
+        """What is read of each weight for a piece."""
+        return [weight.load(self.taken, piece) for weight in self.weights]
+
+    def added(self, sums: Sequence[SSAValue], piece: Piece, held: Sequence[Sequence[SSAValue]]) -> list[SSAValue]:
+        """The sums so far (none yet: empty) with the products of a piece."""
+        products = [weight.products(own, weight.contract.x, piece) for weight, own in zip(self.weights, held, strict=True)]
+        return [self.e.b.add(total, product) for total, product in zip(sums, products, strict=True)] if sums else products
 
 
 def lower_sort(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
@@ -115,12 +174,13 @@ def lower_expert_tiles(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tup
     assert first.order is not None
     (rows, width), k = shape_of(first.result), shape_of(first.x)[1]
     block_m, block_n, block_k = schedule.get("m"), schedule.get("n"), schedule.get("k")
+    weights = [weight_of(e, contract) for contract in contracts]
     with b.source(source_of(first)):
         m = b.named("m", b.add(b.mul(b.program_id(0), block_m), b.arange(block_m)))
         inside = None if rows % block_m == 0 else b.lt(m, rows)
         choice = b.named("choice", b.load(e.pointers[first.order], m, inside, 0))
         chosen = b.named("chosen", b.load(e.pointers[first.chosen], choice, inside, -1))
-        n = b.named("n", b.expand(b.add(b.mul(b.program_id(1), block_n), b.arange(block_n)), 0))
+        n = b.named("n", b.add(b.mul(b.program_id(1), block_n), b.arange(block_n)))
         # Beyond the last choice there is no expert.
         least = chosen if inside is None else b.where(inside, chosen, python_int(first.experts))
         low, high = b.named("low", b.reduce(least, "min", 0)), b.named("high", b.add(b.reduce(chosen, "max", 0), 1))
@@ -129,76 +189,63 @@ def lower_expert_tiles(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tup
         mine = b.named("mine", b.eq(chosen, expert))
         chosen_here = b.named("chosen_here", b.gt(b.reduce(b.where(mine, 1, 0), "sum", 0), 0))
         n_mask = None if width % block_n == 0 else b.lt(n, width)
-        at = Place(b.named("row", b.expand(choice, 1)), n, b.expand(mine, 1), n_mask)
+        across = b.expand(n_mask, 0) if n_mask is not None else None
+        at = Place(b.named("row", b.expand(choice, 1)), b.expand(n, 0), b.expand(mine, 1), across)
         x_row = b.floordiv(at.rows, first.share) if first.share > 1 else at.rows
+        taken = rows_of(b, b.named("weight_row", b.add(b.mul(expert, width), n)), n_mask, 0)
         with b.if_(chosen_here), e.scope():
-            zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in contracts]
+            starts = [weight.start(block_m, block_n, False) for weight in weights]
             stages = schedule.get("stages") if k > block_k else None
-            with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
-                cols = b.named("cols", b.add(b.arange(block_k), loop.index))
-                k_mask = None if k % block_k == 0 else b.lt(cols, k)
-                across = b.expand(k_mask, 0) if k_mask is not None else None
-                x = b.load(e.pointers[first.x], b.add(b.mul(x_row, k), b.expand(cols, 0)), b.all_of(at.row_mask, across))
-                xs = b.named("x", x)
-                sums: list[SSAValue] = []
-                for contract, acc in zip(contracts, loop.values, strict=True):
-                    with b.source(source_of(contract)):
-                        wide = shape_of(contract.weight)[0] * k > INT32_ELEMENTS
-                        own, place, down = (b.cast(v, i64) for v in (expert, n, cols)) if wide else (expert, n, cols)
-                        offsets = e.hinted("offsets", b.add(b.mul(b.add(b.mul(own, width), place), k), b.expand(down, 1)))
-                        mask = b.all_of(n_mask, b.expand(k_mask, 1) if k_mask is not None else None)
-                        sums.append(b.dot(xs, b.named("w", b.load(e.pointers[contract.weight], offsets, mask)), acc))
-                loop.yields(*sums)
-            for contract, total in zip(contracts, loop.results, strict=True):
-                e.define(contract.result, at, total)
+            with b.for_(0, k, block_k, init=[value for own in starts for value in own], num_stages=stages) as loop, e.scope():
+                sums = apart(loop.values, starts)
+                rows_of_x = ManyRows(e, x_row, at.row_mask, loop.index, block_k)
+                loop.yields(*(value for w, own in zip(weights, sums, strict=True) for value in rows_of_x.times(w, own, taken)))
+            totals = apart(loop.results, starts)
+            for contract, weight, own in zip(contracts, weights, totals, strict=True):
+                e.define(contract.result, at, weight.scaled(weight.total(own, block_m, False), taken))
             for item in e.stores:
                 e.store(item, at)
     return b.finish(), (-(-rows // block_m), -(-width // block_n), 1)
 
 
-@dataclass(frozen=True)
-class ExpertTile:
-    """The weight rows `n` of one expert and the row of x that they multiply."""
+@dataclass
+class ManyRows:
+    """Some columns of rows of x that one expert multiplies, in pieces as each weight wants them."""
 
     e: Emitter
-    contracts: Sequence[ContractExpertsOp]
-    row: SSAValue
-    expert: SSAValue
-    n: SSAValue
-    n_mask: SSAValue | None
-    block_k: int
+    rows: Operand
+    mask: SSAValue | None
+    start: SSAValue
+    size: int
+    pieces: dict[tuple[int, int], Piece] = field(default_factory=dict[tuple[int, int], Piece])
+    """By distance from `start` and by size: weights of one layout read x once."""
 
-    @property
-    def k(self) -> int:
-        """Columns of x and of the weights."""
-        return shape_of(self.contracts[0].x)[1]
+    def piece(self, offset: int, size: int, k: int) -> Piece:
+        """So many columns of K."""
+        if (offset, size) not in self.pieces:
+            start = self.e.b.add(self.start, offset)
+            self.pieces[offset, size] = Piece(start, size, self.e.columns(self.rows, self.mask, start, size, k))
+        return self.pieces[offset, size]
 
-    def sums(self) -> list[SSAValue]:
-        """The products of each contraction, [rows, k], with all pieces of K added."""
-        b = self.e.b
-        zeros = [b.named("acc", b.full((*shape(self.n), self.block_k), 0.0, f32)) for _ in self.contracts]
-        if self.k <= self.block_k:
-            return [self._product(contract, 0) for contract in self.contracts]
-        with b.for_(0, self.k, self.block_k, init=zeros) as loop, self.e.scope():
-            products = [self._product(contract, loop.index) for contract in self.contracts]
-            loop.yields(*(b.add(acc, product) for acc, product in zip(loop.values, products, strict=True)))
-        return list(loop.results)
+    def times(self, weight: Weight, sums: list[SSAValue], taken: Rows) -> list[SSAValue]:
+        """The sums with the products with the weight rows `taken` added."""
+        unit = weight.unit(self.size)
+        together = 2 * unit if weight.paired else unit
+        offsets = range(0, self.size, together)
+        held = [weight.ahead(taken, self.e.b.add(self.start, offset), together, unit) for offset in offsets]
+        for offset, read in zip(offsets, held, strict=True):
+            pieces = [self.piece(offset + own, unit, weight.columns) for own in range(0, together, unit)]
+            xs = [self.e.emit(weight.contract.x, piece.place) for piece in pieces]
+            sums = weight.multiply(xs, sums, taken, pieces, read)
+        return sums
 
-    def _product(self, contract: ContractExpertsOp, start: Operand) -> SSAValue:
-        """One piece of the weight rows times that piece of the row of x."""
-        e, b = self.e, self.e.b
-        outputs, share = shape_of(contract.result)[1], contract.share
-        with b.source(source_of(contract)):
-            cols = e.hinted("cols", b.add(b.arange(self.block_k), start))
-            inside = None if self.k % self.block_k == 0 else b.lt(cols, self.k)
-            x_row = b.floordiv(self.row, share) if share > 1 else self.row
-            x = b.load(e.pointers[contract.x], b.add(b.mul(x_row, self.k), cols), inside)
-            wide = shape_of(contract.weight)[0] * self.k > INT32_ELEMENTS
-            expert, n, across = (b.cast(v, i64) for v in (self.expert, self.n, cols)) if wide else (self.expert, self.n, cols)
-            weight_row = e.hinted("weight_row", b.add(b.mul(expert, outputs), n))
-            offsets = e.hinted("offsets", b.add(b.expand(b.mul(weight_row, self.k), 1), b.expand(across, 0)))
-            mask = b.all_of(
-                b.expand(self.n_mask, 1) if self.n_mask is not None else None, b.expand(inside, 0) if inside is not None else None
-            )
-            w = b.named("w", b.load(e.pointers[contract.weight], offsets, mask))
-            return e.hinted("product", b.mul(b.cast(w, f32), b.expand(b.cast(x, f32), 0)))
+
+def rows_of(b: KernelBuilder, rows: SSAValue, mask: SSAValue | None, axis: int) -> Rows:
+    """Rows of a weight that lie across the other axis than `axis` of a block."""
+    return Rows(rows, mask, b.expand(rows, axis), b.expand(mask, axis) if mask is not None else None)
+
+
+def apart(values: Sequence[SSAValue], like: Sequence[Sequence[SSAValue]]) -> list[list[SSAValue]]:
+    """Values one after the other as lists of the lengths of `like`."""
+    left = list(values)
+    return [[left.pop(0) for _ in own] for own in like]

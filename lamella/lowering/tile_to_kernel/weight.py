@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import element_type, shape
-from lamella.dialects.tile import ContractOp, ContractPartialOp
+from lamella.dialects.tile import Contraction
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.kernel_folds import number
 from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, source_of
@@ -53,7 +53,7 @@ class Weight(ABC):
     """The weight of one contraction inside a kernel under construction."""
 
     e: Emitter
-    contract: ContractOp | ContractPartialOp
+    contract: Contraction
 
     @property
     def columns(self) -> int:

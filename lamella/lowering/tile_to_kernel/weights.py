@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lamella.dialects.tile import ContractOp, ContractPartialOp, DequantizeOp
+from lamella.dialects.tile import Contraction, DequantizeOp
 from lamella.lowering.tile_to_kernel.decode import PackedWeight
 from lamella.lowering.tile_to_kernel.decode_float8 import FloatWeight
 from lamella.lowering.tile_to_kernel.digits import DigitWeight
@@ -10,7 +10,7 @@ from lamella.lowering.tile_to_kernel.emitter import Emitter
 from lamella.lowering.tile_to_kernel.weight import PlainWeight, Weight
 
 
-def weight_of(e: Emitter, contract: ContractOp | ContractPartialOp, *, digits: bool = False) -> Weight:
+def weight_of(e: Emitter, contract: Contraction, *, digits: bool = False) -> Weight:
     """How a contraction reads its weight; `digits` says that x is multiplied digit by digit."""
     owner = contract.weight.owner
     if not isinstance(owner, DequantizeOp):

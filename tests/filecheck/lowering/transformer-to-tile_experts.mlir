@@ -30,3 +30,14 @@ func.func @many_tokens(%x: tensor<17x8xbf16>, %logits: tensor<17x5xbf16>, %gate:
   %y = transformer.experts %x, %chosen, %weights, %gate, %up, %down {activation = "silu", experts = 5 : i64} : (tensor<17x8xbf16>, tensor<17x2xi32>, tensor<17x2xf32>, tensor<20x8xbf16>, tensor<20x8xbf16>, tensor<40x4xbf16>) -> tensor<17x8xbf16>
   func.return %y : tensor<17x8xbf16>
 }
+
+// Packed weights: each is unpacked in front of its contraction, in types that may differ.
+// CHECK-LABEL: func.func @packed
+// CHECK:         %[[GATE:.*]] = tile.dequantize %words, %scales as <int8, group = 8> : tensor<20x2xi32>, tensor<20x1xbf16> -> tensor<20x8xf32>
+// CHECK:         tile.contract_experts %x, %[[GATE]] by %chosen of 5 : i64 : tensor<3x8xbf16>, tensor<20x8xf32>, tensor<3x2xi32> -> tensor<6x4xf32>
+// CHECK:         tile.contract_experts %x, %up by %chosen of 5 : i64 : tensor<3x8xbf16>, tensor<20x8xbf16>
+func.func @packed(%x: tensor<3x8xbf16>, %chosen: tensor<3x2xi32>, %weights: tensor<3x2xf32>, %words: tensor<20x2xi32>, %scales: tensor<20x1xbf16>, %up: tensor<20x8xbf16>, %down: tensor<40x4xbf16>) -> tensor<3x8xbf16> {
+  %gate = transformer.dequantize %words, %scales {packing = #transformer.packing<int8, group = 8>} : (tensor<20x2xi32>, tensor<20x1xbf16>) -> tensor<20x8xf32>
+  %y = transformer.experts %x, %chosen, %weights, %gate, %up, %down {activation = "silu", experts = 5 : i64} : (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<20x8xbf16>, tensor<40x4xbf16>) -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}

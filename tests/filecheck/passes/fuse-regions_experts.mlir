@@ -33,3 +33,23 @@ func.func @mixture(%x: tensor<3x8xf32>, %c: tensor<3x2xi32>, %s: tensor<3x2xf32>
   %y = tile.map "add"(%t, %x) : tensor<3x8xf32>, tensor<3x8xf32> -> tensor<3x8xf32>
   func.return %y : tensor<3x8xf32>
 }
+
+// What unpacks a weight of experts joins the contraction that reads it, whatever its format: no float of it is stored.
+// CHECK-LABEL: func.func @packed
+// CHECK:         %inner = tile.fused schedule <experts, {{.*}}> ins(%gw, %gs, %uw, %us, %um, %x, %c
+// CHECK-SAME:      kind = "decode"
+// CHECK:           tile.dequantize
+// CHECK:           tile.contract_experts
+// CHECK-NOT:       tile.fused
+// CHECK:           tile.dequantize
+// CHECK:           tile.contract_experts
+// CHECK:           tile.yield
+// CHECK-NOT:     tile.fused
+func.func @packed(%x: tensor<3x32xbf16>, %c: tensor<3x2xi32>, %gw: tensor<20x8xi32>, %gs: tensor<20x1xbf16>, %uw: tensor<20x4xi32>, %us: tensor<20x1xbf16>, %um: tensor<20x1xbf16>) -> tensor<6x4xf32> {
+  %gate = tile.dequantize %gw, %gs as <int8, group = 32> : tensor<20x8xi32>, tensor<20x1xbf16> -> tensor<20x32xf32>
+  %up = tile.dequantize %uw, %us, %um as <int4, group = 32> : tensor<20x4xi32>, tensor<20x1xbf16>, tensor<20x1xbf16> -> tensor<20x32xf32>
+  %g = tile.contract_experts %x, %gate by %c of 5 : i64 : tensor<3x32xbf16>, tensor<20x32xf32>, tensor<3x2xi32> -> tensor<6x4xf32>
+  %u = tile.contract_experts %x, %up by %c of 5 : i64 : tensor<3x32xbf16>, tensor<20x32xf32>, tensor<3x2xi32> -> tensor<6x4xf32>
+  %inner = tile.map "mul"(%g, %u) : tensor<6x4xf32>, tensor<6x4xf32> -> tensor<6x4xf32>
+  func.return %inner : tensor<6x4xf32>
+}

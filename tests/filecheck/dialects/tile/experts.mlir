@@ -14,3 +14,10 @@ func.func @mixture(%x: tensor<3x8xf32>, %logits: tensor<3x5xf32>, %w: tensor<20x
   %sorted = tile.contract_experts %x, %w by %chosen in %order of 5 : i64 : tensor<3x8xf32>, tensor<20x8xf32>, tensor<3x2xi32>, tensor<6xi32> -> tensor<6x4xf32>
   func.return %z : tensor<3x4xf32>
 }
+
+func.func @packed(%x: tensor<3x8xbf16>, %words: tensor<20x1xi32>, %scales: tensor<20x1xf16>, %chosen: tensor<3x2xi32>) -> tensor<6x4xf32> {
+  %w = tile.dequantize %words, %scales as <int4, group = 8> : tensor<20x1xi32>, tensor<20x1xf16> -> tensor<20x8xf32>
+  // CHECK: %y = tile.contract_experts %x, %w by %chosen of 5 : i64 : tensor<3x8xbf16>, tensor<20x8xf32>, tensor<3x2xi32> -> tensor<6x4xf32>
+  %y = tile.contract_experts %x, %w by %chosen of 5 : i64 : tensor<3x8xbf16>, tensor<20x8xf32>, tensor<3x2xi32> -> tensor<6x4xf32>
+  func.return %y : tensor<6x4xf32>
+}

@@ -48,7 +48,7 @@ func.func @index(%x: tensor<3x8xf32>, %w: tensor<20x8xf32>, %c: tensor<3x2xf32>)
 
 // -----
 
-// CHECK: tile.contract_experts: weight has element type bf16, expected f32, that of x
+// CHECK: tile.contract_experts: weight has element type bf16, expected f32, that of x, or f32
 func.func @element(%x: tensor<3x8xf32>, %w: tensor<20x8xbf16>, %c: tensor<3x2xi32>) {
   %y = tile.contract_experts %x, %w by %c of 5 : i64 : tensor<3x8xf32>, tensor<20x8xbf16>, tensor<3x2xi32> -> tensor<6x4xf32>
   func.return

@@ -33,3 +33,13 @@
 %x, %c, %s, %w, %d = "test.op"() : () -> (tensor<3x8xf32>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<40x4xbf16>)
 %y = transformer.experts %x, %c, %s, %w, %w, %d {activation = "silu", experts = 5 : i64} : (tensor<3x8xf32>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<20x8xf32>, tensor<40x4xbf16>) -> tensor<3x8xf32>
 // CHECK: transformer.experts: down has element type bf16, expected f32, that of x
+
+// -----
+%x, %c, %s, %w, %u, %d = "test.op"() : () -> (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<10x8xf32>, tensor<40x4xbf16>)
+%y = transformer.experts %x, %c, %s, %w, %u, %d {activation = "silu", experts = 5 : i64} : (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<10x8xf32>, tensor<40x4xbf16>) -> tensor<3x8xbf16>
+// CHECK: transformer.experts: up has shape (10, 8), expected (20, 8), the shape of gate
+
+// -----
+%x, %c, %s, %w, %u, %d = "test.op"() : () -> (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<20x8xf16>, tensor<40x4xbf16>)
+%y = transformer.experts %x, %c, %s, %w, %u, %d {activation = "silu", experts = 5 : i64} : (tensor<3x8xbf16>, tensor<3x2xi32>, tensor<3x2xf32>, tensor<20x8xf32>, tensor<20x8xf16>, tensor<40x4xbf16>) -> tensor<3x8xbf16>
+// CHECK: transformer.experts: up has element type f16, expected bf16, that of x
