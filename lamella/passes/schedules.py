@@ -200,6 +200,8 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     packed = max(weight_bits(c) for c in split.contracts) <= 8
     block_k = 256 if packed else 64 if m > 16 and side_by_side > 1 else 128
     block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), block_k))
+    # Sums of two products left in memory cost more than the second half of a wave: 224 programs of gate and up 51 us, twice as many 61.
+    busy = target.multiprocessors if side_by_side > 1 else busy
     whole = any(isinstance(op, ReduceOp) for op in split.prologue)
     splits, trips = 1, -(-k // block_k)
     while not whole and splits < 4 and -(-columns // n) * splits < busy and trips >= 8 * splits:
