@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import Any, cast
 
 from xdsl.context import Context
@@ -10,6 +13,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from lamella.dialects import host, kernel
 from lamella.dialects.kernel.types import shape
@@ -34,24 +38,58 @@ class DependentLaunch(ModulePass):
     advanced) and to what a load's mask leaves of others, on every path, and never inside a loop (a pipelined loop may hoist a load past it). The first launch of a step does not
     start early, so that steps do not overlap. A kernel that waits also waits, through its predecessor's wait, for everything before that, so every
     kernel of a program waits, even one that needs nothing. Both ops print behind the PDL switch: without it the text runs as before.
-    A kernel whose loops keep tiles in flight and that reads nothing early would only hold, while it waits, the shared memory that its
-    predecessor's programs need: it is left alone unless `pipelined=true`, and starts when all before it has ended (on an H200 a prefill of
-    512 tokens took 7 % longer otherwise). A launch that follows a call of a library is `ordered`: whether the library's kernels let others start
-    early, and when, is not ours to say. CUDA Programming Guide, "Programmatic Dependent Launch".
+    A kernel whose loops keep tiles in flight and that reads nothing early has nothing to do before its wait, and where its programs start while
+    those of its predecessor still hold most multiprocessors they crowd on the rest, and stay there (on an H200 a step of 8 sequences took twice as long).
+    Such a kernel gets the wait alone: it lets nobody go before its end, and whoever comes before it lets it go behind its own wait, if it has but a few
+    programs, which leave room for all, and not at all otherwise. So what is saved is a launch's latency. `waits=false` leaves it alone, and it starts
+    when all before it has ended, as do kernels that read through descriptors, whose tiles hold most of a multiprocessor; `pipelined=true` treats it as any
+    other. A launch that follows a call of a library is `ordered`: whether the library's kernels let others start early, and when, is not ours to say. CUDA Programming Guide, "Programmatic Dependent Launch".
     """
 
     name = "dependent-launch"
 
     pipelined: bool = False
+    waits: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in op.ops:
-            if isinstance(function, func.FuncOp) and not function.is_declaration:
-                order(function)
-            if isinstance(function, kernel.FuncOp):
-                if self.pipelined or not pipelined(function) or reads_early(function.body.block, settled(function)):
-                    mark(function)
-                check(function)
+        kernels = {function.sym_name.data: function for function in op.ops if isinstance(function, kernel.FuncOp)}
+        steps = [function for function in op.ops if isinstance(function, func.FuncOp) and not function.is_declaration]
+        for function in steps:
+            order(function)
+        idle = set[str]() if self.pipelined else {name for name, function in kernels.items() if idles(function)}
+        crowded = followed_by(steps, idle) if self.waits else {}
+        for name, function in kernels.items():
+            if name not in idle:
+                mark(function, AT_ONCE if name not in crowded else BEHIND_WAIT if crowded[name] <= FEW_PROGRAMS else NEVER)
+            elif self.waits and not described(function):
+                mark(function, NEVER)
+            check(function)
+
+
+AT_ONCE, BEHIND_WAIT, NEVER = "at once", "behind its wait", "never"
+"""When a kernel lets the next launch go before its own end."""
+FEW_PROGRAMS = 64
+"""Programs beside which those of the next launch find nearly all multiprocessors free."""
+
+
+def followed_by(steps: Iterable[func.FuncOp], idle: Collection[str]) -> dict[str, int]:
+    """The kernels that are followed by one of `idle` in some step, with the most programs of their launches."""
+    found: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for function in steps:
+        launches = [op for op in function.body.block.ops if isinstance(op, host.LaunchOp)]
+        names = [launch.kernel.string_value() for launch in launches]
+        for name, launch in zip(names, launches, strict=True):
+            most[name] = max(most.get(name, 0), prod(launch.grid.get_values()))
+        for name, following in pairwise(names):
+            if following in idle:
+                found[name] = 0
+    return {name: most[name] for name in found}
+
+
+def idles(function: kernel.FuncOp) -> bool:
+    """Whether a kernel has nothing to do before its wait but to hold what its loops keep in flight."""
+    return pipelined(function) and not reads_early(function.body.block, settled(function))
 
 
 def order(function: func.FuncOp) -> None:
@@ -83,15 +121,24 @@ def reads_early(block: Block, free: set[SSAValue]) -> bool:
     return False
 
 
-def mark(function: kernel.FuncOp) -> None:
-    """Adds the two ops to a kernel that has neither."""
+def described(function: kernel.FuncOp) -> bool:
+    """Whether a kernel reads tiles through descriptors."""
+    return any(isinstance(argument.type, kernel.DescriptorType) for argument in function.body.block.args)
+
+
+def mark(function: kernel.FuncOp, lets_go: str = AT_ONCE) -> None:
+    """Adds the wait, and where the next launch is let go, to a kernel that has neither."""
     block = function.body.block
     if any(isinstance(op, kernel.WaitPrerequisitesOp | kernel.LaunchDependentsOp) for op in function.walk()):
         return
     free = settled(function)
     assert block.first_op is not None
-    block.insert_op_before(kernel.LaunchDependentsOp(), block.first_op)
+    if lets_go == AT_ONCE:
+        block.insert_op_before(kernel.LaunchDependentsOp(), block.first_op)
     place_wait(block, free)
+    if lets_go == BEHIND_WAIT:
+        for wait in [op for op in function.walk() if isinstance(op, kernel.WaitPrerequisitesOp)]:
+            Rewriter.insert_op(kernel.LaunchDependentsOp(), InsertPoint.after(wait))
 
 
 def settled(function: kernel.FuncOp) -> set[SSAValue]:

@@ -97,8 +97,9 @@ def test_what_a_pass_does_is_missing_without_it() -> None:
     scaled = programs["without fold-norm-scale"].manifest
     assert scaled is not None and not any(".scaled" in name for name in scaled.weights)
     assert not any("gdc_wait" in text for text in programs["without dependent-launch"].kernels.values())
-    waiting = {name: "gdc_wait" in text for name, text in programs[base].kernels.items()}
-    assert all(waits for name, waits in waiting.items() if name.startswith("t1_")) and not all(waiting.values())
+    assert all("gdc_wait" in text for text in programs[base].kernels.values())
+    lets_go = {name: "gdc_launch_dependents" in text for name, text in programs[base].kernels.items()}
+    assert all(goes for name, goes in lets_go.items() if name.startswith("t1_")) and not all(lets_go.values())
     assert not equal(programs[base], programs["without dependent-launch"])
 
 

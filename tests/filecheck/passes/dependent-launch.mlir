@@ -1,5 +1,7 @@
 // RUN: lamella-opt %s -p dependent-launch | filecheck %s
 // RUN: lamella-opt %s -p 'dependent-launch,dependent-launch' | filecheck %s
+// RUN: lamella-opt %s -p 'dependent-launch{waits=false}' | filecheck %s --check-prefix=ALONE
+// RUN: lamella-opt %s -p 'dependent-launch{pipelined=true}' | filecheck %s --check-prefix=ALL
 
 // The IR of the pass's docstring: the weight (parameter 0) is read before the wait, what another launch may have written after it.
 // CHECK-LABEL: kernel.func @gemv
@@ -87,11 +89,20 @@ kernel.func @cache(%cache_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attri
   kernel.return
 }
 
-// A kernel that keeps tiles in flight and reads nothing early would hold shared memory while it waits: it is launched the ordinary way.
+// A kernel that keeps tiles in flight and reads nothing early waits, and lets nobody go before its end; or it is launched the ordinary way.
 // CHECK-LABEL: kernel.func @pipelined
 // CHECK-NOT:     kernel.launch_dependents
-// CHECK-NOT:     kernel.wait_prerequisites
+// CHECK:         kernel.wait_prerequisites
+// CHECK-NEXT:    kernel.for
+// CHECK-NOT:     kernel.launch_dependents
 // CHECK:         kernel.return
+// ALONE-LABEL: kernel.func @pipelined
+// ALONE-NOT:     kernel.launch_dependents
+// ALONE-NOT:     kernel.wait_prerequisites
+// ALONE:         kernel.return
+// ALL-LABEL: kernel.func @pipelined
+// ALL-NEXT:      kernel.launch_dependents
+// ALL:           kernel.wait_prerequisites
 kernel.func @pipelined(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 3 : i64, settled = array<i64: 0>} {
   %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
   %zero = kernel.constant 0 : i32 -> i32
@@ -138,4 +149,31 @@ kernel.func @described(%x_desc: !kernel.descriptor<128x64xbf16>, %w_desc: !kerne
   %w = kernel.load_block %w_desc[%zero, %zero] : !kernel.descriptor<64x64xbf16> -> tensor<64x64xbf16>
   %x = kernel.load_block %x_desc[%zero, %zero] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>
   kernel.return
+}
+
+// What comes before such a kernel lets it go behind its own wait, if it has few programs; with many it does not.
+// CHECK-LABEL: kernel.func @few
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    kernel.launch_dependents
+// CHECK-NEXT:    kernel.return
+// ALONE-LABEL: kernel.func @few
+// ALONE-NEXT:    kernel.launch_dependents
+// ALONE-NEXT:    kernel.wait_prerequisites
+kernel.func @few(%x_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
+  kernel.return
+}
+
+// CHECK-LABEL: kernel.func @many
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    kernel.return
+kernel.func @many(%x_ptr: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64} {
+  kernel.return
+}
+
+func.func @step(%w: memref<8xf32>, %x: memref<8xf32>, %y: memref<8xf32>) {
+  host.launch @few grid [64, 1, 1] outs(%x : memref<8xf32>)
+  host.launch @pipelined grid [8, 1, 1] ins(%w, %x : memref<8xf32>, memref<8xf32>) outs(%y : memref<8xf32>)
+  host.launch @many grid [64, 2, 1] outs(%x : memref<8xf32>)
+  host.launch @pipelined grid [8, 1, 1] ins(%w, %x : memref<8xf32>, memref<8xf32>) outs(%y : memref<8xf32>)
+  func.return
 }
