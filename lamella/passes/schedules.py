@@ -297,7 +297,7 @@ def attend_schedule(op: AttendOp, longest_query: int, target: Device) -> Schedul
         enough = 2 * target.multiprocessors + 1 if decode else enough
     if decode and splits == 1 and not exact:
         # Programs that go through whole contexts wait for memory in each step: 32 sequences 42 us in steps of 64, 39 in steps of 128.
-        tile, stages = (128, 3) if dim >= 128 else (64, 2)
+        tile, stages = (128, 3) if 64 < dim <= 128 and rows == 16 else (64, 2)
         tile = min(tile, max(16, power_of_two(context)))
     # Four warps also for 128 rows: two groups of warps wait for each other at every tile (H200, 8192 tokens: 1.2 ms instead of 1.7).
     warps = 2 if splits > 1 and decode and dim <= 64 and not exact else 4
