@@ -1,8 +1,8 @@
 # pyright: basic
 """GGUF blocks of whole numbers enter; the words, scales and least values that kernels decode leave, without passing through floats.
 
-The formulas are those of ggml-quants.c. Scales and least values keep the type in which they are exact: float16 where the file has them
-so, float32 where a block of 256 multiplies the scales of its parts by one of its own.
+The formulas are those of ggml-quants.c. Scales and least values keep the type that the file has them in: float16, or, where a block of 256
+multiplies those of its parts by one of its own, whole numbers and float16.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lamella.checkpoints.gguf import GgufSource
 from lamella.checkpoints.packed import PackedWeight, Packing, made_in_bands
 from lamella.checkpoints.source import TensorSource, known
+from lamella.errors import TensorError
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +32,8 @@ class Block:
     size: int
     numbers: Read
     """u8, without sign."""
-    scales: Read
-    mins: Read | None = None
+    factors: Mapping[str, Read]
+    """Scales, least values and what multiplies both, by part: those of `packing`."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,22 @@ class GgufWeight(PackedWeight):
         return made_in_bands(self.shape, self.packing, device, numbers)
 
     def scales(self, device: str) -> torch.Tensor:
-        return self.block.scales(self.blocks(device)).reshape(self.groups)
+        return self.read("scales", device)
 
     def mins(self, device: str) -> torch.Tensor:
-        read = self.block.mins
-        return super().mins(device) if read is None else read(self.blocks(device)).reshape(self.groups)
+        return self.read("mins", device)
+
+    def super_scales(self, device: str) -> torch.Tensor:
+        return self.read("super_scales", device)
+
+    def super_mins(self, device: str) -> torch.Tensor:
+        return self.read("super_mins", device)
+
+    def read(self, part: str, device: str) -> torch.Tensor:
+        """Scales, least values, or what multiplies them. Raises TensorError where the blocks have none."""
+        if part not in self.block.factors:
+            raise TensorError(f"weight {self.name} was asked for {part}, which its blocks do not have")
+        return self.block.factors[part](self.blocks(device)).reshape(self.shape[0], -1)
 
 
 def keepable(source: TensorSource, names: Iterable[str]) -> dict[str, PackedWeight]:
@@ -121,23 +133,18 @@ def eight_bits(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def six_bit_pairs(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Q4_K and Q5_K: eight scales and eight least values of six bits in the twelve bytes behind two float16, f32 [rows, blocks, 8]."""
+    """Q4_K and Q5_K: eight scales and eight least values of six bits in the twelve bytes behind two float16, u8 [rows, blocks, 8]."""
     import torch
 
     low, least, upper = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scales = torch.cat((low & 0x3F, (upper & 15) | (low >> 2 & 0x30)), dim=-1)
     mins = torch.cat((least & 0x3F, upper >> 4 | (least >> 2 & 0x30)), dim=-1)
-    return scales.float(), mins.float()
+    return scales, mins
 
 
-def k_scales(blocks: torch.Tensor) -> torch.Tensor:
-    """Q4_K and Q5_K: the block's scale times those of its parts, exact in float32."""
-    return half(0)(blocks).float() * six_bit_pairs(blocks)[0]
-
-
-def k_mins(blocks: torch.Tensor) -> torch.Tensor:
-    """Q4_K and Q5_K: what is subtracted, exact in float32."""
-    return -(half(2)(blocks).float() * six_bit_pairs(blocks)[1])
+def negative_half(at: int) -> Read:
+    """One float16 of a block, which the format subtracts and Lamella adds."""
+    return lambda blocks: -half(at)(blocks)
 
 
 def q4_k(blocks: torch.Tensor) -> torch.Tensor:
@@ -164,20 +171,29 @@ def q6_k(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def q6_k_scales(blocks: torch.Tensor) -> torch.Tensor:
-    """Q6_K: sixteen scales of eight bits with a sign, times the block's, exact in float32."""
+    """Q6_K: sixteen scales of eight bits with a sign."""
     import torch
 
-    return half(208)(blocks).float() * blocks[..., 192:208].contiguous().view(torch.int8).float()
+    return blocks[..., 192:208].contiguous().view(torch.int8)
+
+
+K_FACTORS: Mapping[str, Read] = {
+    "scales": lambda blocks: six_bit_pairs(blocks)[0],
+    "mins": lambda blocks: six_bit_pairs(blocks)[1],
+    "super_scales": half(0),
+    "super_mins": negative_half(2),
+}
+"""Q4_K and Q5_K: scales and least values of their parts, and those of the whole block."""
 
 
 BLOCKS: Mapping[str, Block] = {
-    "q4_0": Block(Packing("int4", 32), 32, 18, four_bits(2), half(0)),
-    "q4_1": Block(Packing("int4", 32, "f16", "f16"), 32, 20, four_bits(4), half(0), half(2)),
-    "q5_0": Block(Packing("int8", 32), 32, 22, five_bits(2, 112), half(0)),
-    "q5_1": Block(Packing("int8", 32, "f16", "f16"), 32, 24, five_bits(4, 0), half(0), half(2)),
-    "q8_0": Block(Packing("int8", 32), 32, 34, eight_bits, half(0)),
-    "q4_k": Block(Packing("int4", 32, "f32", "f32"), 256, 144, q4_k, k_scales, k_mins),
-    "q5_k": Block(Packing("int8", 32, "f32", "f32"), 256, 176, q5_k, k_scales, k_mins),
-    "q6_k": Block(Packing("int8", 16, "f32"), 256, 210, q6_k, q6_k_scales),
+    "q4_0": Block(Packing("int4", 32), 32, 18, four_bits(2), {"scales": half(0)}),
+    "q4_1": Block(Packing("int4", 32, "f16", "f16"), 32, 20, four_bits(4), {"scales": half(0), "mins": half(2)}),
+    "q5_0": Block(Packing("int8", 32), 32, 22, five_bits(2, 112), {"scales": half(0)}),
+    "q5_1": Block(Packing("int8", 32, "f16", "f16"), 32, 24, five_bits(4, 0), {"scales": half(0), "mins": half(2)}),
+    "q8_0": Block(Packing("int8", 32), 32, 34, eight_bits, {"scales": half(0)}),
+    "q4_k": Block(Packing("int4", 32, "i8", "i8", super_group=256), 256, 144, q4_k, K_FACTORS),
+    "q5_k": Block(Packing("int8", 32, "i8", "i8", super_group=256), 256, 176, q5_k, K_FACTORS),
+    "q6_k": Block(Packing("int8", 16, "i8", super_group=256), 256, 210, q6_k, {"scales": q6_k_scales, "super_scales": half(208)}),
 }
 """Block types that can stay packed. Numbers of five and six bits lie in eight."""

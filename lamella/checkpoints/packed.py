@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 BITS: Mapping[str, int] = {"int4": 4, "int8": 8, "fp8": 8}
 """Bits of a number of each kind of `#transformer.packing`."""
-ELEMENT_BYTES: Mapping[str, int] = {"f32": 4, "f16": 2, "bf16": 2}
+ELEMENT_BYTES: Mapping[str, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1}
 """Of scales and least values."""
+SUPER = "f16"
+"""Element type of what multiplies scales and least values of eight bits."""
 FLOATS = ("fp8",)
 """Kinds whose numbers are floats of eight bits, each an element of memory by itself."""
 BAND = 1 << 22
@@ -28,7 +30,8 @@ LEAST_GROUP = 16
 
 @dataclass(frozen=True)
 class Packing:
-    """How a weight of few bits lies in memory: as the parts `NAME.packed`, `NAME.scales` and, with `mins`, `NAME.mins`.
+    """How a weight of few bits lies in memory: as the parts `NAME.packed`, `NAME.scales` and, with `mins`, `NAME.mins`; where those are whole
+    numbers of eight bits, `NAME.super_scales` and `NAME.super_mins` multiply them.
 
     docs/quantization.md and `#transformer.packing` say where each number lies, and what it stands for.
     """
@@ -43,6 +46,14 @@ class Packing:
     """Element type of the least values; empty: there are none."""
     order: str = ""
     """Name of the columns of the weight in the order in which they are stored, i32[K]; empty: their own order."""
+    super_group: int = 0
+    """Columns that share a float16 which multiplies their scales (another their least values), all of type `i8`; 0: there is none."""
+
+    @property
+    def factors(self) -> Mapping[str, tuple[str, int]]:
+        """Element type of scales, least values and what multiplies both, as far as there are such, and columns that share one; by part, in order."""
+        own = {part: (element, self.group) for part, element in (("scales", self.scales), ("mins", self.mins)) if element}
+        return own | ({f"super_{part}": (SUPER, self.super_group) for part in own} if self.super_group else {})
 
     @property
     def per_word(self) -> int:
@@ -51,8 +62,7 @@ class Packing:
 
     def size(self, rows: int, columns: int) -> int:
         """Bytes of a weight in memory, without an order of columns, which several may share."""
-        group = sum(ELEMENT_BYTES[element] for element in (self.scales, self.mins) if element)
-        return rows * columns * BITS[self.kind] // 8 + rows * (columns // self.group) * group
+        return rows * columns * BITS[self.kind] // 8 + sum(rows * (columns // each) * ELEMENT_BYTES[e] for e, each in self.factors.values())
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,30 @@ class PackedWeight(ABC):
         """[rows, columns/group]. Raises CheckpointError, TensorError."""
         raise TensorError("a weight without least values was asked for them")
 
+    def super_scales(self, device: str) -> torch.Tensor:
+        """[rows, columns/super_group], where scales are whole numbers. Raises CheckpointError, TensorError."""
+        raise TensorError("a weight of one level of scales was asked for another")
+
+    def super_mins(self, device: str) -> torch.Tensor:
+        """[rows, columns/super_group], where least values are whole numbers. Raises CheckpointError, TensorError."""
+        raise TensorError("a weight of one level of least values was asked for another")
+
+    def factor(self, part: str, device: str) -> torch.Tensor:
+        """One of `Packing.factors` in its element type. Raises CheckpointError, TensorError."""
+        import torch
+
+        read = {"scales": self.scales, "mins": self.mins, "super_scales": self.super_scales, "super_mins": self.super_mins}[part]
+        element = self.packing.factors[part][0]
+        return read(device).to(torch.int8 if element == "i8" else torch_dtype(element))
+
+    def whole_factor(self, part: str, device: str) -> torch.Tensor:
+        """Scales or least values in float32 [rows, columns/group], multiplied where they lie in two levels. Raises CheckpointError, TensorError."""
+        own = self.factor(part, device).float()
+        if not self.packing.super_group:
+            return own
+        over = self.factor(f"super_{part}", device).float()
+        return (own.unflatten(1, (over.shape[1], -1)) * over[..., None]).flatten(1)
+
     def columns(self) -> torch.Tensor:
         """i32 [columns]: which column is stored at each place. Raises CheckpointError, TensorError."""
         raise TensorError("a weight whose columns lie in their own order was asked for another")
@@ -88,8 +122,8 @@ class PackedWeight(ABC):
         """[rows, columns] in `dtype`, columns in their own order: what the parts stand for, rounded once."""
         import torch
 
-        words, scales = self.words(device), self.scales(device).float()
-        mins = self.mins(device).float() if self.packing.mins else None
+        words, scales = self.words(device), self.whole_factor("scales", device)
+        mins = self.whole_factor("mins", device) if self.packing.mins else None
         made = torch.empty(self.shape, dtype=torch_dtype(dtype), device=device)
         columns = self.columns().long().to(device) if self.packing.order else slice(None)
 
@@ -110,7 +144,7 @@ class PackedWeight(ABC):
         return made
 
 
-PARTS = ("packed", "scales", "mins", "columns")
+PARTS = ("packed", "scales", "mins", "super_scales", "super_mins", "columns")
 """Ends of the names of what a packed weight becomes."""
 
 
@@ -128,9 +162,9 @@ class PackedSource:
         """The weight that a name is a part of, and which; None where it is no part."""
         stem, _, part = name.rpartition(".")
         weight = self.weights.get(stem) if part in PARTS else None
-        if weight is None or (part == "mins" and not weight.packing.mins) or (part == "columns" and weight.packing.order != name):
+        if weight is None or (part == "columns" and weight.packing.order != name):
             return None
-        return weight, part
+        return (weight, part) if part in ("packed", "columns", *weight.packing.factors) else None
 
     def names(self) -> list[str]:
         found = {*self.source.names(), *self.weights}
@@ -143,15 +177,18 @@ class PackedSource:
             return self.weights[name].shape if self.is_unpacked(name) else self.source.shape(name)
         weight, part = found
         rows, columns = weight.shape
-        return {"packed": (rows, columns // weight.packing.per_word), "columns": (columns,)}.get(part, weight.groups)
+        if part in weight.packing.factors:
+            return rows, columns // weight.packing.factors[part][1]
+        return (rows, columns // weight.packing.per_word) if part == "packed" else (columns,)
 
     def dtype(self, name: str) -> str:
         found = self.part(name)
         if found is None:
             return "f32" if self.is_unpacked(name) else self.source.dtype(name)
         packing = found[0].packing
-        words = "f8" if packing.kind in FLOATS else "i32"
-        return {"packed": words, "scales": packing.scales, "mins": packing.mins}.get(found[1], "i32")
+        if found[1] in packing.factors:
+            return packing.factors[found[1]][0]
+        return "f8" if found[1] == "packed" and packing.kind in FLOATS else "i32"
 
     def load(self, name: str, dtype: str | None = None, device: str = "cpu") -> torch.Tensor:
         found = self.part(name)
@@ -164,7 +201,8 @@ class PackedSource:
             case "columns":
                 made = weight.columns()
             case _:
-                made = (weight.scales if part == "scales" else weight.mins)(device).to(torch_dtype(dtype or self.dtype(name)))
+                made = weight.factor(part, device)
+                made = made if dtype in (None, self.dtype(name)) else made.to(torch_dtype(dtype))
         if tuple(made.shape) != self.shape(name):
             raise TensorError(f"weight {name} has another shape", expected=str(self.shape(name)), got=str(tuple(made.shape)))
         return made.to(device).contiguous()

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IntAttr, StringAttr, f8E4M3FN, i32
-from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.attributes import StructuredAttribute, Value
+from lamella.dialects.attributes import StructuredAttribute, Value, element_of, shape_of
 
 WORD = 32
 """Bits of a word."""
 BITS = {"int4": 4, "int8": 8, "fp8": 8}
 """Bits of a number of each kind."""
+EIGHT_BITS = "i8"
+"""Elements of scales and mins that others multiply."""
 FLOATS = ("fp8",)
 """Kinds that are floats themselves (e4m3fn: at most 448), each its own element in memory."""
 
@@ -29,6 +31,9 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
     w = scale·(q - zero), zero = 2^(bits - 1); with mins w = scale·q + min. What lies in memory is q - zero, with sign: for `int8` a byte of
     each column, for `int4` two columns in a byte, of which the one in the upper half is `half` columns behind the other. As bytes they are
     what tensor cores multiply.
+
+    Scales, and mins, may lie in two levels (GGUF's K blocks): whole numbers of eight bits with a sign for each group, and for several groups
+    together a float that multiplies them in float32, super_scales[O, K/(n·group)] and super_mins likewise.
 
     `fp8` is stored as what it is, words[O, K] f8E4M3FN, with one scale a row: w = scale·q. A scale for fewer columns would save no error, since
     a float brings an exponent of its own.
@@ -121,6 +126,33 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
             return f"group is {self.group.data}, expected {columns}: {self.kind.data} has one scale a row"
         return None
 
+    def super_mismatch(
+        self, scales: SSAValue, mins: SSAValue | None, super_scales: SSAValue | None, super_mins: SSAValue | None, *, by_group: bool = False
+    ) -> str | None:
+        """Why these are not scales and mins of one level or of two; None where they are."""
+        for name, own, over in (("scales", scales, super_scales), ("mins", mins, super_mins)):
+            if own is None and over is not None:
+                return f"has super_{name}, expected none: there are no {name}"
+            if own is not None and (element_of(own) == EIGHT_BITS) != (super_scales is not None):
+                expected = (
+                    f"{EIGHT_BITS}, which super_scales multiply" if super_scales is not None else "floats, as there are no super_scales"
+                )
+                return f"{name} have elements {element_of(own)}, expected {expected}"
+            if own is not None and over is None and super_scales is not None:
+                return f"{name} have no super_{name}, expected both: scales have super_scales"
+        if super_scales is None:
+            return None
+        if self.floats:
+            return f"has super_scales, expected none: {self.kind.data} has one scale a row"
+        rows, groups = reversed(shape_of(scales)) if by_group else shape_of(scales)
+        found = shape_of(super_scales)
+        own_rows, supers = (0, 0) if len(found) != 2 else reversed(found) if by_group else found
+        if own_rows != rows or supers < 1 or groups % supers:
+            return f"super_scales have shape {found}, expected those of {rows} rows, each for whole groups of {groups}"
+        if super_mins is not None and shape_of(super_mins) != found:
+            return f"super_mins have shape {shape_of(super_mins)}, expected {found}, that of super_scales"
+        return None
+
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
         with parser.in_angle_brackets():
@@ -139,3 +171,15 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
             raise VerifyException(f"transformer.packing: kind is {self.kind.data}, expected {' or '.join(BITS)}")
         if self.group.data < 1 or self.group.data % self.per_word:
             raise VerifyException(f"transformer.packing: group is {self.group.data}, expected whole words of {self.per_word}")
+
+
+def factors_of(parts: Sequence[SSAValue]) -> tuple[SSAValue | None, SSAValue | None, SSAValue | None]:
+    """mins, super_scales and super_mins of the operands of a `dequantize` in order: words, scales (, mins) (, super_scales (, super_mins)).
+
+    Scales of eight bits have super_scales, so that their number says which are there.
+    """
+    _, scales, *others = parts
+    if element_of(scales) != EIGHT_BITS:
+        return (others[0] if others else None), None, None
+    *mins, over = others[: len(others) // 2 + 1]
+    return (mins[0] if mins else None), over, (others[2] if mins else None)

@@ -95,16 +95,13 @@ class Step:
 
     def unpacked(self, name: str, packing: Packing) -> SSAValue:
         """What the parts of a packed weight stand for."""
-        words, scales, *mins = self.parts(name, packing)
-        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, PackingAttr.of(packing.kind, packing.group)))
+        return self.emit(DequantizeOp.of(self.parts(name, packing), PackingAttr.of(packing.kind, packing.group)))
 
     def parts(self, name: str, packing: Packing) -> list[SSAValue]:
-        """Words, scales and perhaps least values of a packed weight."""
+        """Words, scales and perhaps least values of a packed weight, and what multiplies them."""
         layout, (rows, columns) = PackingAttr.of(packing.kind, packing.group), self.config.matrix(name, self.shapes[name])
-        groups = layout.groups_shape(rows, columns)
         types = {"packed": TensorType(layout.element, layout.words_shape(rows, columns))}
-        for part, element in (("scales", packing.scales), ("mins", packing.mins)):
-            types |= {part: TensorType(ELEMENT_TYPES[element], groups)} if element else {}
+        types |= {part: TensorType(ELEMENT_TYPES[element], (rows, columns // each)) for part, (element, each) in packing.factors.items()}
         return [self.emit(WeightOp(f"{name}.{part}", type), f"{name}.{part}") for part, type in types.items()]
 
     def in_order(self, x: SSAValue, name: str) -> SSAValue:
@@ -128,8 +125,8 @@ class Step:
         packed = weight.owner
         if not isinstance(packed, DequantizeOp):
             return self.emit(SliceRowsOp(weight, start=start, size=size, groups=groups))
-        words, scales, *mins = [self.emit(SliceRowsOp(part, start=start, size=size, groups=groups)) for part in packed.operands]
-        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, packed.packing))
+        parts = [self.emit(SliceRowsOp(part, start=start, size=size, groups=groups)) for part in packed.operands]
+        return self.emit(DequantizeOp.of(parts, packed.packing))
 
     def columns(self, x: SSAValue, parts: Mapping[str, int], prefix: str) -> list[SSAValue]:
         """The parts of x of these widths, side by side."""
@@ -285,8 +282,7 @@ class Step:
         if packing is None or reason:
             return self.rows_joined([self.weight(name) for name in names])
         each = zip(*(self.parts(name, packing) for name in names), strict=True)
-        words, scales, *mins = [self.rows_joined(part) for part in each]
-        return self.emit(DequantizeOp(words, scales, mins[0] if mins else None, PackingAttr.of(packing.kind, packing.group)))
+        return self.emit(DequantizeOp.of([self.rows_joined(part) for part in each], PackingAttr.of(packing.kind, packing.group)))
 
     def rows_joined(self, parts: Sequence[SSAValue]) -> SSAValue:
         """The rows of all, in order."""

@@ -45,12 +45,12 @@ def written_out(split: Parts, schedule: ScheduleAttr) -> bool:
 
 
 def weight_kind(contract: Contraction) -> str:
-    """How a weight is stored: `bf16`, `int8`, `int4g128` with scales for groups, `int4g128m` also with mins."""
+    """How a weight is stored: `bf16`, `int8`, `int4g128` with scales for groups, `int4g128m` also with mins, `int4g32ms` where others multiply those."""
     owner = contract.weight.owner
     if not isinstance(owner, DequantizeOp):
         return element_of(contract.weight)
     group = "" if owner.groups == 1 else f"g{owner.packing.group.data}"
-    return f"{owner.packing.kind.data}{group}{'' if owner.mins is None else 'm'}"
+    return f"{owner.packing.kind.data}{group}{'' if owner.mins is None else 'm'}{'s' if owner.per_super else ''}"
 
 
 def reductions_on_the_way(split: Parts, schedule: ScheduleAttr) -> list[ReduceOp]:

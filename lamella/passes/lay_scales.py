@@ -15,7 +15,8 @@ from lamella.dialects.transformer import ByGroupOp, DequantizeOp, LinearOp
 class LayScales(ModulePass):
     """Turn scales and least values of groups, [rows, groups], into [groups, rows] where tensor cores multiply the weight as bytes.
 
-    A step over K wants the scales of many rows in one group, neighbours now: one access to memory instead of one a row.
+    A step over K wants the scales of many rows in one group, neighbours now: one access to memory instead of one a row. So it does those that
+    multiply the scales of several groups.
 
     Before:
         %w = transformer.dequantize %words, %scales {packing = #transformer.packing<int4, group = 128>} : (…, tensor<64x32xbf16>) -> …
@@ -44,7 +45,6 @@ def turn(op: DequantizeOp) -> None:
         made = ByGroupOp(part)
         Rewriter.insert_op(made, InsertPoint.before(op))
         turned.append(made.result)
-    scales, *mins = turned
-    made = DequantizeOp(words, scales, mins[0] if mins else None, op.packing, by_group=True, like=op.result.type, loc=location(op) or None)
+    made = DequantizeOp.of([words, *turned], op.packing, by_group=True, like=op.result.type, loc=location(op) or None)
     made.result.name_hint = op.result.name_hint
     Rewriter.replace_op(op, made)

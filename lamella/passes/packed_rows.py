@@ -12,7 +12,7 @@ from lamella.dialects.transformer import DequantizeOp, WeightTransform
 
 
 def parts_of(value: SSAValue) -> Sequence[SSAValue]:
-    """What holds the rows of a weight: itself, or words, scales and least values."""
+    """What holds the rows of a weight: itself, or words, scales and least values, in two levels or one."""
     return tuple(value.owner.operands) if isinstance(value.owner, DequantizeOp) else (value,)
 
 
@@ -36,8 +36,7 @@ def move_rows(value: SSAValue, move: Callable[[SSAValue], WeightTransform], befo
     assert not isinstance(packed, DequantizeOp) or packed.by_group is None, "rows move before lay-scales"
     if not isinstance(packed, DequantizeOp):
         return moved[0]
-    words, scales, *mins = moved
-    made = DequantizeOp(words, scales, mins[0] if mins else None, packed.packing, like=words.type, loc=location(packed) or None)
+    made = DequantizeOp.of(moved, packed.packing, like=moved[0].type, loc=location(packed) or None)
     Rewriter.insert_op(made, InsertPoint.before(before))
     return made.result
 

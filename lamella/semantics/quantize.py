@@ -50,25 +50,34 @@ def unpack(words: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 @implements("transformer.dequantize")
 @implements("tile.dequantize")
 def dequantize(
-    words: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None = None, *, packing: Mapping[str, Any], by_group: bool = False
+    words: torch.Tensor, scales: torch.Tensor, *others: torch.Tensor | None, packing: Mapping[str, Any], by_group: bool = False
 ) -> torch.Tensor:
     """words[O, W] i32 (fp8: [O, K] f8), scales[O, G] (, mins[O, G]) -> w[O, K] f32: scale·(q - zero), or scale·q + min, in float32.
 
-    `by_group`: scales and mins are [G, O].
+    Scales and mins of int8 are followed by super_scales[O, G/n] (, super_mins[O, G/n]), which multiply n neighbours each. `by_group`: all of these
+    are turned, [G, O], [G/n, O].
     """
-    if by_group:
-        scales, mins = scales.T, None if mins is None else mins.T
+    scales, mins = whole_factors(scales, *others, by_group=by_group)
     if packing["kind"] in FLOATS:
-        return words.float() * scales.float()
+        return words.float() * scales
     bits = BITS[packing["kind"]]
     grouped = unpack(words, bits, packing["group"]).unflatten(1, (scales.shape[1], -1))
     if mins is None:
         grouped -= 1 << (bits - 1)
-        grouped *= scales.float()[..., None]
+        grouped *= scales[..., None]
     else:
-        grouped *= scales.float()[..., None]
-        grouped += mins.float()[..., None]
+        grouped *= scales[..., None]
+        grouped += mins[..., None]
     return grouped.flatten(1)
+
+
+def whole_factors(scales: torch.Tensor, *others: torch.Tensor | None, by_group: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """scales[O, G] (, mins[O, G]) (, of int8 super_scales[O, G/n] (, super_mins[O, G/n])) -> float32 scales and mins [O, G], all multiplied."""
+    parts = [(t.T if by_group else t).float() for t in (scales, *others) if t is not None]
+    if scales.dtype == torch.int8:
+        own, over = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        parts = [(a.unflatten(1, (b.shape[1], -1)) * b[..., None]).flatten(1) for a, b in zip(own, over, strict=True)]
+    return parts[0], parts[1] if len(parts) > 1 else None
 
 
 def nearest_numbers(grouped: torch.Tensor, scales: torch.Tensor, mins: torch.Tensor | None, kind: str) -> torch.Tensor:

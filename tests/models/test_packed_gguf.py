@@ -17,7 +17,7 @@ from lamella.checkpoints.gguf_blocks import BLOCKS, keepable
 from lamella.errors import DtypeError
 from lamella.frontends import open_model
 from lamella.program import Shape
-from lamella.semantics import IMPLEMENTATIONS
+from lamella.semantics import DTYPES, IMPLEMENTATIONS
 from lamella.tools.costs import step_cost
 from tests.models.model_files import write_gguf
 
@@ -30,9 +30,9 @@ PARTS = {
     "q5_0": ("int8", 32, "f16", ""),
     "q5_1": ("int8", 32, "f16", "f16"),
     "q8_0": ("int8", 32, "f16", ""),
-    "q4_k": ("int4", 32, "f32", "f32"),
-    "q5_k": ("int8", 32, "f32", "f32"),
-    "q6_k": ("int8", 16, "f32", ""),
+    "q4_k": ("int4", 32, "i8", "i8"),
+    "q5_k": ("int8", 32, "i8", "i8"),
+    "q6_k": ("int8", 16, "i8", ""),
 }
 HALVES = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
 """Where blocks have float16 numbers; the others at their beginning."""
@@ -89,10 +89,13 @@ def test_blocks_are_unpacked_bit_for_bit(kind: str, tmp_path: Path) -> None:
     source = PackedSource(stored_source, keepable(stored_source, ["w"]))
     number, group, scales, mins = PARTS[kind]
     names = ["w.packed", "w.scales", *(["w.mins"] if mins else [])]
+    names += [name.replace("w.", "w.super_") for name in names[1:]] if scales == "i8" else []
     assert source.names() == sorted(["w", *names])
     parts = [source.load(name) for name in names]
     assert [tuple(p.shape) for p in parts] == [source.shape(name) for name in names]
-    assert [source.dtype(name) for name in names] == ["i32", scales, *([mins] if mins else [])]
+    own = ["i32", scales, *([mins] if mins else [])]
+    assert [source.dtype(name) for name in names] == own + ["f16"] * (len(names) - len(own))
+    assert all(p.dtype == DTYPES[source.dtype(name)] for name, p in zip(names, parts, strict=True))
     made = IMPLEMENTATIONS["tile.dequantize"](*parts, packing={"kind": number, "group": group})
     expected = torch.from_numpy(gguf.dequantize(stored, gguf.GGMLQuantizationType[kind.upper()]))
     assert expected.isfinite().all()
@@ -100,9 +103,8 @@ def test_blocks_are_unpacked_bit_for_bit(kind: str, tmp_path: Path) -> None:
     assert torch.equal(source.weights["w"].floats("f32", "cpu"), expected)
 
 
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A layer of types as files of today mix them: three for q, k and v, one projection in floats, the head in Q8_0, embeddings in Q6_K."""
+def mixed_file(file: Path, head: str) -> Path:
+    """A layer of types as files of today mix them: three for q, k and v, one projection in floats, embeddings in Q6_K, which are the head where none is given."""
     hidden, ffn = 256, 256
     types: dict[str, tuple[int, int, str]] = {
         "attn_q": (128, hidden, "q4_k"), "attn_k": (64, hidden, "q5_k"), "attn_v": (64, hidden, "q6_k"), "attn_output": (hidden, 128, "q5_0"),
@@ -114,11 +116,17 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors |= {
         "blk.0.ffn_gate.weight": (floats, "f16"),
         "token_embd.weight": (random_blocks("q6_k", 50, hidden, 1, 1e-3), "q6_k"),
-        "output.weight": (random_blocks("q8_0", 50, hidden, 2, 1e-3), "q8_0"),
     }
+    if head:
+        tensors["output.weight"] = (random_blocks(head, 50, hidden, 2, 1e-3), head)
     keys = {"block_count": 1, "embedding_length": hidden, "feed_forward_length": ffn, "context_length": 64, "rope__dimension_count": 64}
     heads = {"attention__head_count": 2, "attention__head_count_kv": 1, "attention__key_length": 64, "attention__value_length": 64}
-    return write(tmp_path_factory.mktemp("mixed") / "m.gguf", tensors, **keys, **heads)
+    return write(file, tensors, **keys, **heads)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mixed_file(tmp_path_factory.mktemp("mixed") / "m.gguf", "q8_0")
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 9, 2, 7, 1]])
@@ -142,6 +150,23 @@ def test_types_mix_in_one_file(mixed: Path, prompt: list[int]) -> None:
     manifest = model.program.manifest
     assert manifest is not None
     assert max(list(kernel.sources).count("dequantize") for kernel in manifest.kernels.values()) == 3
+    for name in ("keep reference", "keep interpret"):
+        torch.testing.assert_close(found[name], found["none reference"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 9, 2, 7, 1]])
+def test_a_table_of_two_levels_is_looked_up_and_multiplied(prompt: list[int], tmp_path: Path) -> None:
+    """Embeddings of Q6_K tied to the head: one table in memory, a byte a group and a float16 for 256 columns."""
+    file = mixed_file(tmp_path / "m.gguf", "")
+    options = {"device": "cpu", "dtype": "float32", "max_context": 32, "buckets": [1, 8]}
+    found: dict[str, torch.Tensor] = {}
+    for quantize, executor in (("none", "reference"), ("keep", "reference"), ("keep", "interpret")):
+        model = lamella.load(file, quantize=quantize, executor=executor, **options)
+        found[f"{quantize} {executor}"] = model.session.forward_logits(prompt, [len(prompt) - 1])[0]
+    manifest = model.program.manifest
+    assert manifest is not None
+    table = {name: (spec.dtype, spec.shape) for name, spec in manifest.weights.items() if name.startswith("embed")}
+    assert table == {"embed.packed": ("i32", (50, 64)), "embed.scales": ("i8", (50, 16)), "embed.super_scales": ("f16", (50, 1))}
     for name in ("keep reference", "keep interpret"):
         torch.testing.assert_close(found[name], found["none reference"], rtol=1e-4, atol=1e-4)
 

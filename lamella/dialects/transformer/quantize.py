@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, f32, i1
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, opt_prop_def, prop_def, result_def, traits_def
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import ResultTyped, element_type_of
-from lamella.dialects.packing import PackingAttr
+from lamella.dialects.packing import PackingAttr, factors_of
 from lamella.dialects.transformer.types import (
     FloatTensor,
     PackedTensor,
+    ScaleTensor,
     TransformerOp,
     Value,
     WideTensor,
@@ -141,8 +153,8 @@ class ByGroupOp(WeightTransform):
     name = "transformer.by_group"
     SUFFIX: ClassVar[str] = "by_group"
 
-    scales = operand_def(FloatTensor)
-    result = result_def(FloatTensor)
+    scales = operand_def(ScaleTensor)
+    result = result_def(ScaleTensor)
 
     traits = traits_def(Pure())
 
@@ -161,19 +173,28 @@ class ByGroupOp(WeightTransform):
 class DequantizeOp(TransformerOp):
     """words[O,W] i32 (fp8: [O,K] f8), scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
 
-    With `by_group` scales and mins are [G,O]. The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
+    Scales, and mins, of i8 are multiplied in f32 by super_scales[O,G/n] and super_mins[O,G/n] (`super`): n neighbours by one number of them.
+    With `by_group` all of these are turned: [G,O], [G/n,O]. The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
     """
 
     name = "transformer.dequantize"
 
     words = operand_def(PackedTensor)
-    scales = operand_def(FloatTensor)
-    mins = opt_operand_def(FloatTensor)
+    scales = operand_def(ScaleTensor)
+    mins = opt_operand_def(ScaleTensor)
+    super_scales = opt_operand_def(FloatTensor)
+    super_mins = opt_operand_def(FloatTensor)
     packing = prop_def(PackingAttr)
     by_group = opt_prop_def(IntegerAttr)
     result = result_def(WideTensor)
 
     traits = traits_def(Pure())
+    irdl_options = (AttrSizedOperandSegments(as_property=True), ParsePropInAttrDict())
+    assembly_format = (
+        "$words `,` $scales (`,` $mins^)? (`super` $super_scales^)? (`,` $super_mins^)? attr-dict "
+        "`:` `(` type($words) `,` type($scales) (`,` type($mins)^)? (`super` type($super_scales)^)? (`,` type($super_mins)^)? `)` "
+        "`->` type($result)"
+    )
 
     def __init__(
         self,
@@ -182,6 +203,8 @@ class DequantizeOp(TransformerOp):
         mins: Value | None,
         packing: PackingAttr,
         *,
+        super_scales: Value | None = None,
+        super_mins: Value | None = None,
         by_group: bool = False,
         like: Attribute | None = None,
         loc: str | None = None,
@@ -191,7 +214,22 @@ class DequantizeOp(TransformerOp):
         plain = named_tensor(f32, [rows, width * packing.per_word])
         result = plain if like is None else ordered(plain, order_of(like))
         properties = {"packing": packing, "by_group": IntegerAttr(1, i1) if by_group else None}
-        super().__init__(operands=[words, scales, mins], properties=properties, result_types=[result], attributes=located(loc))
+        parts = [words, scales, mins, super_scales, super_mins]
+        super().__init__(operands=parts, properties=properties, result_types=[result], attributes=located(loc))
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[SSAValue],
+        packing: PackingAttr,
+        *,
+        by_group: bool = False,
+        like: Attribute | None = None,
+        loc: str | None = None,
+    ) -> DequantizeOp:
+        """One of its operands in order."""
+        mins, scale, least = factors_of(parts)
+        return cls(parts[0], parts[1], mins, packing, super_scales=scale, super_mins=least, by_group=by_group, like=like, loc=loc)
 
     @property
     def groups(self) -> int:
@@ -212,3 +250,7 @@ class DequantizeOp(TransformerOp):
             self.expect_shape("mins", self.mins, self.dimensions("scales", self.scales), "the shape of scales")
             if self.packing.floats:
                 raise self.fail(f"has mins, expected none: {self.packing.kind.data} has a sign")
+        by_group = self.by_group is not None
+        reason = self.packing.super_mismatch(self.scales, self.mins, self.super_scales, self.super_mins, by_group=by_group)
+        if reason is not None:
+            raise self.fail(reason)

@@ -61,7 +61,9 @@ WideTensor = TensorOf(("f32",))
 IndexTensor = TensorOf(("i32",))
 PackedTensor = TensorOf(("i32", "f8"))
 """Weights in few bits: words that hold several, or floats of eight bits."""
-StoredTensor = TensorOf(("f32", "f16", "bf16", "i32", "f8"))
+ScaleTensor = TensorOf(("f32", "f16", "bf16", "i8"))
+"""Scales and mins of groups: floats, or whole numbers that floats multiply."""
+StoredTensor = TensorOf(("f32", "f16", "bf16", "i32", "i8", "f8"))
 """What a weight may be: numbers, or words that hold several."""
 
 

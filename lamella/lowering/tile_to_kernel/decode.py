@@ -57,14 +57,22 @@ class PackedWeight(PackedTiles):
             group = self.e.hinted("group", b.expand(b.add(b.arange(count), self.group_of(piece.start)), 0))
             total = self.op.groups
             inside = None if total % count == 0 else b.lt(group, total)
-            for value, name in ((self.op.scales, "scale"), (self.op.mins, "least")):
-                if value is not None:
-                    found.append(b.named(name, self.of_group(value, rows, group, inside)))
-            return found
+            return [*found, *self.factors_of(rows, group, self.block_of(piece, group), inside)]
+
+    def block_of(self, piece: Piece, group: SSAValue) -> SSAValue:
+        """Which of what multiplies scales is that of each `group` of a piece: one for all where the piece is a part of what shares it."""
+        b, each = self.e.b, self.op.per_super
+        if not each:
+            return group
+        together = each * self.op.packing.group.data
+        if together % piece.size == 0:
+            first = piece.over(b, together)
+            return self.e.hinted("block", first if isinstance(first, SSAValue) else b.constant(first))
+        return self.e.hinted("block", b.floordiv(group, each))
 
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
         e, b = self.e, self.e.b
-        words, *factors = loaded
+        words, *held = loaded
         columns = [b.cast(e.emit(x, place), f32) for place in self.places(piece)]
         with b.source(self.source):
             scaled = [e.hinted("x_scaled", b.mul(column, 2.0 ** self.up(number))) for number, column in enumerate(columns)]
@@ -81,10 +89,11 @@ class PackedWeight(PackedTiles):
                 return e.hinted("product", total)
             rows, count = shape(words)[0], self.groups(piece.size)
             sums = e.hinted("sums", b.reduce(b.reshape(total, (rows, count, shape(words)[1] // count)), "sum", 2))
-            sums = b.mul(sums, b.cast(factors[0], f32))
-            if self.op.mins is not None:
+            scale, *least = self.widened(held)
+            sums = b.mul(sums, scale)
+            if least:
                 x_sum = b.reduce(b.reshape(reduce(b.add, columns), (count, shape(words)[1] // count)), "sum", 1)
-                sums = b.add(sums, b.mul(b.cast(factors[1], f32), b.expand(e.hinted("x_sum", x_sum), 0)))
+                sums = b.add(sums, b.mul(least[0], b.expand(e.hinted("x_sum", x_sum), 0)))
             return e.hinted("product", sums)
 
     def up(self, number: int) -> int:

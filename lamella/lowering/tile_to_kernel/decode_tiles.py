@@ -36,7 +36,7 @@ class PackedTiles(Weight):
     @property
     def deferred(self) -> bool:
         """Whether the scale of a row multiplies its sum."""
-        return self.op.mins is None and self.op.groups == 1
+        return self.op.mins is None and self.op.super_scales is None and self.op.groups == 1
 
     @property
     def paired(self) -> bool:
@@ -88,21 +88,45 @@ class PackedTiles(Weight):
         return signed_number(self.e.b, self.bytes_of(rows, byte, mask), bit, 4)
 
     def ahead(self, rows: Rows, start: Operand, size: int, unit: int) -> list[SSAValue]:
-        """Scales of the groups, each followed by its least values."""
+        """Scales of the groups, each followed by its least values, and both by what multiplies them."""
         if self.deferred:
             return []
-        parts = [value for value in (self.op.scales, self.op.mins) if value is not None]
         whole = self.op.groups == 1
         step = size if whole else max(unit, self.op.packing.group.data)
         found: list[SSAValue] = []
         with self.e.b.source(self.source):
             for first in range(0, size, step):
                 group = self.e.b.constant(0) if whole else self.group_of(self.e.b.add(start, first))
-                found += [
-                    self.e.hinted(name, self.of_group(part, rows, group, None))
-                    for name, part in zip(("scale", "least"), parts, strict=False)
-                ]
+                block = self.e.b.floordiv(group, self.op.per_super) if self.op.per_super else group
+                found += self.factors_of(rows, group, block, None)
         return found
+
+    def factors_of(self, rows: Rows, group: SSAValue, block: SSAValue, mask: SSAValue | None) -> list[SSAValue]:
+        """Scales, perhaps least values, and perhaps what multiplies them, of the rows in some groups, as they lie in memory.
+
+        `block` says which of what multiplies them is that of each group, or of all.
+        """
+        op, b = self.op, self.e.b
+        found = [
+            b.named(name, self.of_group(value, rows, group, mask))
+            for name, value in (("scale", op.scales), ("least", op.mins))
+            if value is not None
+        ]
+        if op.per_super:
+            found += [
+                b.named(name, self.of_group(value, rows, block, mask))
+                for name, value in (("super_scale", op.super_scales), ("super_least", op.super_mins))
+                if value is not None
+            ]
+        return found
+
+    def widened(self, held: Sequence[SSAValue]) -> list[SSAValue]:
+        """What `factors_of` gave as scales and perhaps least values in float32: as exact as they are written down, one product or none."""
+        b, wide = self.e.b, [self.e.b.cast(value, f32) for value in held]
+        if not self.op.per_super:
+            return wide
+        own, over = wide[: len(wide) // 2], wide[len(wide) // 2 :]
+        return [b.mul(factor, above) for factor, above in zip(own, over, strict=True)]
 
     def multiply(
         self, xs: Sequence[SSAValue], sums: Sequence[SSAValue], rows: Rows, pieces: Sequence[Piece], held: Sequence[SSAValue]
@@ -139,12 +163,11 @@ class PackedTiles(Weight):
     def factors(self, held: Sequence[SSAValue]) -> list[tuple[SSAValue, SSAValue | None]]:
         """Of each group, from what was read ahead: scales for the numbers of `tiles`, and what a number of 0 stands for, if that is not 0."""
         b = self.e.b
-        each = 1 if self.op.mins is None else 2
+        each = len(self.op.operands) - 1
         found: list[tuple[SSAValue, SSAValue | None]] = []
         for at in range(0, len(held), each):
-            scale = b.cast(held[at], f32)
-            least = None if each == 1 else b.add(b.cast(held[at + 1], f32), b.mul(scale, float(self.op.packing.zero)))
-            found.append((b.mul(scale, self.step), least))
+            scale, *least = self.widened(held[at : at + each])
+            found.append((b.mul(scale, self.step), b.add(least[0], b.mul(scale, float(self.op.packing.zero))) if least else None))
         return found
 
     def least_sums(self, xs: Sequence[SSAValue], rows: Rows, least: SSAValue) -> SSAValue:

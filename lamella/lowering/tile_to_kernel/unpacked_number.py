@@ -20,16 +20,28 @@ def unpacked_number(e: Emitter, op: Operation, place: Place) -> SSAValue:
     assert isinstance(op, DequantizeOp)
     b, packing = e.b, op.packing
     assert place.cols is not None
-    group = Place(place.rows, b.floordiv(place.cols, packing.group.data), place.row_mask, place.col_mask)
-    if op.by_group is not None:
-        rows = place.rows if isinstance(place.rows, SSAValue) else b.constant(int(place.rows))
-        group = Place(b.floordiv(place.cols, packing.group.data), rows, place.col_mask, place.row_mask)
     if packing.floats:
-        return b.mul(b.cast(e.emit(op.words, place), f32), b.cast(e.emit(op.scales, group), f32))
+        return b.mul(b.cast(e.emit(op.words, place), f32), factor(e, op, place, op.scales, None))
     byte, bit = byte_of(b, place.cols, packing)
     at = Place(place.rows, b.floordiv(byte, 4), place.row_mask, place.col_mask)
     signed = signed_number(b, e.emit(op.words, at), b.add(b.mul(b.mod(byte, 4), 8), bit), packing.bits)
-    scale = b.cast(e.emit(op.scales, group), f32)
+    scale = factor(e, op, place, op.scales, op.super_scales)
     if op.mins is None:
         return b.mul(b.cast(signed, f32), scale)
-    return b.add(b.mul(b.cast(b.add(signed, packing.zero), f32), scale), b.cast(e.emit(op.mins, group), f32))
+    return b.add(b.mul(b.cast(b.add(signed, packing.zero), f32), scale), factor(e, op, place, op.mins, op.super_mins))
+
+
+def factor(e: Emitter, op: DequantizeOp, place: Place, value: SSAValue, over: SSAValue | None) -> SSAValue:
+    """The scale or least value of each column, times what lies `over` it, if anything does."""
+    b, group = e.b, op.packing.group.data
+
+    def at(columns: int) -> Place:
+        assert place.cols is not None
+        cols = b.floordiv(place.cols, columns)
+        if op.by_group is None:
+            return Place(place.rows, cols, place.row_mask, place.col_mask)
+        rows = place.rows if isinstance(place.rows, SSAValue) else b.constant(int(place.rows))
+        return Place(cols, rows, place.col_mask, place.row_mask)
+
+    own = b.cast(e.emit(value, at(group)), f32)
+    return own if over is None else b.mul(own, b.cast(e.emit(over, at(group * op.per_super)), f32))

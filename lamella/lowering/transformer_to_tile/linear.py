@@ -26,8 +26,7 @@ def embedding(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Se
     packed = table.owner
     if not isinstance(packed, DequantizeOp):
         return [b.cast(b.gather(table, tokens), element_type_of(op.results[0]))]
-    words, scales, *mins = [b.gather(part, tokens) for part in packed.operands]
-    rows = b.add(DequantizeOp(words, scales, mins[0] if mins else None, packed.packing, loc=b.loc))
+    rows = b.add(DequantizeOp.of([b.gather(part, tokens) for part in packed.operands], packed.packing, loc=b.loc))
     return [b.cast(rows, element_type_of(op.results[0]))]
 
 

@@ -14,9 +14,7 @@ from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 def dequantize(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
     """The same at level 2."""
     assert isinstance(op, DequantizeOp)
-    words, scales, *mins = operands
-    by_group = op.by_group is not None
-    return [b.add(tile.DequantizeOp(words, scales, mins[0] if mins else None, op.packing, by_group=by_group, loc=b.loc))]
+    return [b.add(tile.DequantizeOp.of(operands, op.packing, by_group=op.by_group is not None, loc=b.loc))]
 
 
 RULES: dict[str, Rule] = {"transformer.dequantize": dequantize}

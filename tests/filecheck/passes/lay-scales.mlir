@@ -32,3 +32,21 @@ func.func @others(%x : tensor<2x128xbf16>, %t : tensor<2xi32>) -> tensor<2x8xbf1
 }
 // CHECK:     func.func @others
 // CHECK-NOT: by_group
+
+// Scales of scales turn with them.
+func.func @levels(%x : tensor<2x512xbf16>) -> tensor<2x8xbf16> attributes {lamella.inputs = ["x"], lamella.outputs = ["y"], lamella.tied = array<i64: -1>} {
+  %p = transformer.weight "q.packed" : tensor<8x128xi32>
+  %s = transformer.weight "q.scales" : tensor<8x16xi8>
+  %m = transformer.weight "q.mins" : tensor<8x16xi8>
+  %a = transformer.weight "q.super_scales" : tensor<8x2xf16>
+  %b = transformer.weight "q.super_mins" : tensor<8x2xf16>
+  %w = transformer.dequantize %p, %s, %m super %a, %b {packing = #transformer.packing<int8, group = 32>} : (tensor<8x128xi32>, tensor<8x16xi8>, tensor<8x16xi8> super tensor<8x2xf16>, tensor<8x2xf16>) -> tensor<8x512xf32>
+  %y = transformer.linear %x, %w : (tensor<2x512xbf16>, tensor<8x512xf32>) -> tensor<2x8xbf16>
+  func.return %y : tensor<2x8xbf16>
+}
+// CHECK:      func.func @levels
+// CHECK:      [[S:%.*]] = transformer.by_group %s : (tensor<8x16xi8>) -> tensor<16x8xi8>
+// CHECK-NEXT: [[M:%.*]] = transformer.by_group %m : (tensor<8x16xi8>) -> tensor<16x8xi8>
+// CHECK-NEXT: [[A:%.*]] = transformer.by_group %a : (tensor<8x2xf16>) -> tensor<2x8xf16>
+// CHECK-NEXT: [[B:%.*]] = transformer.by_group %b : (tensor<8x2xf16>) -> tensor<2x8xf16>
+// CHECK-NEXT: %w = transformer.dequantize %p, [[S]], [[M]] super [[A]], [[B]] {packing = #transformer.packing<int8, group = 32>, by_group = true}

@@ -61,3 +61,38 @@
 %s = "test.op"() : () -> tensor<8x2xf32>
 %t = transformer.by_group %s : (tensor<8x2xf32>) -> tensor<8x2xf32>
 // CHECK: transformer.by_group: result has shape (8, 2), expected (2, 8), the axes of scales exchanged
+
+// -----
+%p, %s = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>)
+%w = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xi8>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: scales have elements i8, expected floats, as there are no super_scales
+
+// -----
+%p, %s, %a = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xf16>, tensor<8x2xf16>)
+%w = transformer.dequantize %p, %s super %a {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xf16> super tensor<8x2xf16>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: scales have elements f16, expected i8, which super_scales multiply
+
+// -----
+%p, %s, %a = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x3xf16>)
+%w = transformer.dequantize %p, %s super %a {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xi8> super tensor<8x3xf16>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: super_scales have shape (8, 3), expected those of 8 rows, each for whole groups of 8
+
+// -----
+%p, %s, %m, %a = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8>, tensor<8x2xf16>)
+%w = transformer.dequantize %p, %s, %m super %a {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8> super tensor<8x2xf16>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: mins have no super_mins, expected both: scales have super_scales
+
+// -----
+%p, %s, %a, %b = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x2xf16>, tensor<8x2xf16>)
+%w = transformer.dequantize %p, %s super %a, %b {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xi8> super tensor<8x2xf16>, tensor<8x2xf16>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: has super_mins, expected none: there are no mins
+
+// -----
+%p, %s, %m, %a, %b = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8>, tensor<8x2xf16>, tensor<8x1xf16>)
+%w = transformer.dequantize %p, %s, %m super %a, %b {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8> super tensor<8x2xf16>, tensor<8x1xf16>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: super_mins have shape (8, 1), expected (8, 2), that of super_scales
+
+// -----
+%p, %s, %a = "test.op"() : () -> (tensor<8x256xf8E4M3FN>, tensor<8x1xi8>, tensor<8x1xf16>)
+%w = transformer.dequantize %p, %s super %a {packing = #transformer.packing<fp8, group = 256>} : (tensor<8x256xf8E4M3FN>, tensor<8x1xi8> super tensor<8x1xf16>) -> tensor<8x256xf32>
+// CHECK: transformer.dequantize: has super_scales, expected none: fp8 has one scale a row
