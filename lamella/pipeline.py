@@ -99,6 +99,7 @@ STAGES: tuple[Stage, ...] = (
             PassSpec("rope-table", ("length",), needed=True),
             PassSpec("propagate-layout"),
             PassSpec("quantize-weights"),
+            PassSpec("quantize-activations"),
             PassSpec("lay-scales"),
             PassSpec("fold-norm-scale"),
             PassSpec("fold-constants"),

@@ -57,6 +57,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "lay-scales": Lazy("lamella.passes.lay_scales", "LayScales"),
     "quantize-weights": Lazy("lamella.passes.quantize_weights", "QuantizeWeights"),
     "fold-constants": Lazy("lamella.passes.fold_constants", "FoldConstants"),
+    "quantize-activations": Lazy("lamella.passes.quantize_activations", "QuantizeActivations"),
     "specialize": Lazy("lamella.passes.specialize", "Specialize"),
     "transformer-to-tile": Lazy("lamella.lowering.transformer_to_tile", "TransformerToTile"),
     "choose-implementation": Lazy("lamella.passes.choose_implementation", "ChooseImplementation"),

@@ -228,6 +228,9 @@ def _(op: kernel.DotOp, use: Use) -> str:
         operands.append('input_precision="ieee"')
     if element(op.a) == "i8":
         operands.append("out_dtype=tl.int32")
+    # Tensor cores add up products of float8 with some 14 bits: no longer than over the columns of one product.
+    if element(op.a) == "f8":
+        operands.append(f"max_num_imprecise_acc={shape(op.a)[1]}")
     return f"tl.dot({', '.join(operands)})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.tile import Contraction, ContractOp, ContractPartialOp, DequantizeOp
 
 LEAST_UNIT = 16
@@ -44,10 +44,25 @@ def in_step(contracts: Iterable[Contraction]) -> bool:
     return all(unit(other, op.packing.half) == op.packing.half for op in decoders if paired(op) for other in decoders)
 
 
+def of_bytes(contract: Contraction) -> bool:
+    """Whether x is numbers of eight bits with a scale for each row, which are multiplied as bytes."""
+    return element_of(contract.x) in ("i8", "f8")
+
+
+def bytes_reason(contract: Contraction) -> str | None:
+    """Why an x of bytes does not meet its weight; None where it does, or is floats."""
+    if not of_bytes(contract):
+        return None
+    op, wanted = decoder(contract), "int8" if element_of(contract.x) == "i8" else "fp8"
+    if op is None or op.packing.kind.data != wanted or op.groups > 1 or op.mins is not None:
+        return f"x is {element_of(contract.x)}, whose products need a weight of {wanted} with one scale a row"
+    return None
+
+
 def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
     """Whether the weight of a contraction is whole numbers that tensor cores multiply as bytes, with as many digits of x."""
     op = decoder(contract)
-    if op is None or op.packing.floats or shape_of(contract.x)[1] < LEAST_BYTES:
+    if op is None or op.packing.floats or of_bytes(contract) or shape_of(contract.x)[1] < LEAST_BYTES:
         return False
     # A row with one scale may end within a tile of bytes; halves of bytes and groups may not.
     return op.packing.in_bytes or (op.packing.bits == 8 and op.groups == 1)
@@ -56,6 +71,8 @@ def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
 def streams(contract: ContractOp | ContractPartialOp) -> bool:
     """Whether one token is multiplied on the tensor cores too: a weight of bytes or of eight-bit floats, which FMA would take apart one by one."""
     op = decoder(contract)
+    if of_bytes(contract):
+        return True
     if op is None or op.packing.floats:
         return op is not None
     rows, columns = shape_of(contract.weight)

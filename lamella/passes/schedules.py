@@ -12,7 +12,7 @@ from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts, stored_values
-from lamella.passes.packed_columns import decoder, digits, most_columns, streamed
+from lamella.passes.packed_columns import LEAST_BYTES, decoder, digits, most_columns, of_bytes, streamed
 from lamella.passes.registers import THREADS, most_registers, registers
 from lamella.passes.row_parts import row_parts
 
@@ -144,7 +144,8 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
         # Angles take registers beside the products, unless a tile is taken in halves.
         n = max(16, (n if described or not any(isinstance(op, RotateOp) for op in split.epilogue) else min(n, 128)) // side_by_side)
     n = max(n, needed_columns(split), 16)
-    block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), 32 if exact else 64 if m >= 64 else 128))
+    columns_of_k = 128 if of_bytes(split.contracts[0]) else 32 if exact else 64 if m >= 64 else 128
+    block_k = most_columns(split.contracts, min(max(LEAST_BYTES if of_bytes(split.contracts[0]) else 16, power_of_two(k)), columns_of_k))
     warps = 8 if m * n * side_by_side >= 128 * 128 else 4
     stages = 2 if exact else 3 if m >= 64 else 4
     found = {"m": m, "n": n, "k": block_k, "warps": warps, "stages": stages, "swap": 0, "splits": 1}
@@ -199,7 +200,7 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     n, busy = (32, 3 * target.multiprocessors) if m <= 16 else (64, 2 * target.multiprocessors)
     packed = max(weight_bits(c) for c in split.contracts) <= 8
     block_k = 256 if packed else 64 if m > 16 and side_by_side > 1 else 128
-    block_k = most_columns(split.contracts, min(max(16, power_of_two(k)), block_k))
+    block_k = most_columns(split.contracts, min(max(LEAST_BYTES if of_bytes(split.contracts[0]) else 16, power_of_two(k)), block_k))
     # Sums of two products left in memory cost more than the second half of a wave: 224 programs of gate and up 51 us, twice as many 61.
     busy = target.multiprocessors if side_by_side > 1 else busy
     whole = any(isinstance(op, ReduceOp) for op in split.prologue)

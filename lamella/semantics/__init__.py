@@ -1,6 +1,6 @@
 """What each op means on torch tensors: tensors and attributes enter, tensors leave. Imports torch and nothing of ours."""
 
-from . import attention, elementwise, embedding, experts, linear, norm, quantize, rope, sampling, tile, weight  # fills the tables
+from . import attention, elementwise, embedding, experts, linear, norm, quantize, quantize_rows, rope, sampling, tile, weight  # fills the tables
 from .table import DTYPES, IMPLEMENTATIONS, REDUCTIONS, SCALARS, implements, reduction, scalar
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "linear",
     "norm",
     "quantize",
+    "quantize_rows",
     "reduction",
     "rope",
     "sampling",

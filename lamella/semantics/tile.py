@@ -9,6 +9,7 @@ import torch
 
 from lamella.semantics.attention import attend, attend_partial, scatter, slots
 from lamella.semantics.linear import contract
+from lamella.semantics.quantize_rows import nearest_byte
 from lamella.semantics.rope import rotate_rows
 from lamella.semantics.sampling import sample
 from lamella.semantics.table import DTYPES, REDUCTIONS, SCALARS, implements
@@ -41,8 +42,8 @@ def map_elements(*operands: torch.Tensor, kind: str) -> torch.Tensor:
 
 @implements("tile.cast")
 def cast(x: torch.Tensor, *, dtype: str) -> torch.Tensor:
-    """x in another dtype, rounded to nearest, ties to even; x itself when it has that dtype."""
-    return x.to(DTYPES[dtype])
+    """x in another dtype, rounded to nearest, ties to even; x itself when it has that dtype. Floats become bytes of -128 to 127, NaN -128."""
+    return nearest_byte(x) if dtype == "i8" and x.is_floating_point() else x.to(DTYPES[dtype])
 
 
 @implements("tile.reduce")

@@ -26,7 +26,7 @@ from lamella.dialects.kernel.types import block_type, element, element_type, sha
 
 KINDS = ("sum", "max", "min", "argmax", "argmin", "custom")
 REDUCED = frozenset({"f32", "i32", "i64"})
-DOT_ELEMENTS = frozenset({"f32", "f16", "bf16", "i8"})
+DOT_ELEMENTS = frozenset({"f32", "f16", "bf16", "f8", "i8"})
 MIN_DOT_K, MIN_DOT_K_BYTES, MIN_DOT_N = 16, 32, 8
 """The least K and N of a tensor-core instruction; M may be smaller, Triton pads it."""
 
@@ -114,7 +114,10 @@ class ReduceOp(IRDLOperation):
 
 @irdl_op_definition
 class DotOp(IRDLOperation):
-    """`acc + a @ b` with a[M, K], b[K, N] of one type: floats, with acc[M, N] f32, or i8 with acc i32. f32 operands multiply in full precision."""
+    """`acc + a @ b` with a[M, K], b[K, N] of one type: floats, with acc[M, N] f32, or i8 with acc i32. f32 operands multiply in full precision.
+
+    Of f8 the tensor cores add up the products of the columns at hand with fewer bits than a float32 has; `acc` is added in float32.
+    """
 
     name = "kernel.dot"
 
@@ -138,7 +141,7 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: a has elements {element(self.a)}, b {element(self.b)}, expected the same")
         if len(a) != 2 or len(b) != 2 or a[1] != b[0]:
             raise VerifyException(f"{subject(self)}: shapes {a} and {b}, expected (M, K) and (K, N)")
-        least = MIN_DOT_K_BYTES if element(self.a) == "i8" else MIN_DOT_K
+        least = MIN_DOT_K_BYTES if element(self.a) in ("i8", "f8") else MIN_DOT_K
         if a[1] < least or b[1] < MIN_DOT_N:
             raise VerifyException(f"{subject(self)}: K is {a[1]} and N is {b[1]}, expected at least {least} and {MIN_DOT_N}")
         result = block_type((a[0], b[1]), _sum_type(self.a))

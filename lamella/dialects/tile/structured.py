@@ -119,7 +119,7 @@ class MapOp(IRDLOperation):
 
 @irdl_op_definition
 class CastOp(IRDLOperation, ResultTyped):
-    """The value in another element type. The only op that rounds."""
+    """The value in another element type, the nearest, ties to even. The only op that rounds. Floats become i8 of -128 to 127, NaN -128."""
 
     name = "tile.cast"
 
@@ -172,6 +172,8 @@ class ReduceOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: operand has element type {element_of(self.input)}, expected f32 or i32")
 
 
+MULTIPLIED = TensorType.constr(AnyFloatConstr) | TensorType.constr(IntegerType(8))
+"""What x may be: floats, or bytes."""
 IMPLEMENTATIONS = ("library", "descriptors")
 """Who multiplies, where it was decided before fusion."""
 
@@ -180,13 +182,16 @@ IMPLEMENTATIONS = ("library", "descriptors")
 class ContractOp(IRDLOperation):
     """x[M,K] times w[O,K] transposed, accumulated in float32: [M,O]. Rows of w are read contiguously. A w in f32 may meet any x: `dequantize` makes it.
 
+    An x of bytes (i8 or f8E4M3FN) is the values of quantized rows: it meets weights of that kind with one scale a row, whose numbers are multiplied as bytes
+    (i8: added up in i32, exactly) and whose sums are scaled.
+
     `implementation` (`choose-implementation`): `"library"`, and a library of matrix products computes it, not a kernel of ours; `"descriptors"`, and
     the tiles of a kernel of ours are loaded through tensor descriptors.
     """
 
     name = "tile.contract"
 
-    x = operand_def(TensorType.constr(AnyFloatConstr))
+    x = operand_def(MULTIPLIED)
     weight = operand_def(TensorType.constr(AnyFloatConstr))
     result = result_def(TensorType.constr(Float32Type()))
 
@@ -226,7 +231,7 @@ class ContractPartialOp(IRDLOperation):
 
     name = "tile.contract_partial"
 
-    x = operand_def(TensorType.constr(AnyFloatConstr))
+    x = operand_def(MULTIPLIED)
     weight = operand_def(TensorType.constr(AnyFloatConstr))
     splits = prop_def(IntegerAttr)
     chunk = prop_def(IntegerAttr)

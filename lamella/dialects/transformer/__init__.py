@@ -10,6 +10,7 @@ from lamella.dialects.transformer.experts import ExpertsOp, RouteOp
 from lamella.dialects.transformer.linear import LinearOp, SliceColumnsOp
 from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.quantize import ByGroupOp, DequantizeOp, GroupMinsOp, GroupScalesOp, PackWeightOp
+from lamella.dialects.transformer.quantize_rows import ROW_KINDS, DequantizeRowsOp, QuantizeRowsOp
 from lamella.dialects.transformer.rope import RopeOp, RopeRowOp, RopeTableOp, RotateOp, original_length
 from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, LayoutAttr, Order, dimensions_of, named_tensor, order_of, ordered
@@ -41,6 +42,8 @@ Transformer = Dialect(
         GroupMinsOp,
         PackWeightOp,
         DequantizeOp,
+        QuantizeRowsOp,
+        DequantizeRowsOp,
         EmbeddingOp,
         GatherRowsOp,
         GatherColumnsOp,
@@ -68,6 +71,7 @@ Transformer = Dialect(
 
 __all__ = [
     "BINARY",
+    "ROW_KINDS",
     "UNARY",
     "AddOp",
     "AdvanceOp",
@@ -77,6 +81,7 @@ __all__ = [
     "CacheWriteOp",
     "ConcatRowsOp",
     "DequantizeOp",
+    "DequantizeRowsOp",
     "DimsAttr",
     "EmbeddingOp",
     "ExpertsOp",
@@ -94,6 +99,7 @@ __all__ = [
     "PackWeightOp",
     "PackingAttr",
     "PairRowsOp",
+    "QuantizeRowsOp",
     "RMSNormOp",
     "RopeOp",
     "RopeRowOp",

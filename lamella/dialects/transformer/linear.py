@@ -15,7 +15,8 @@ from lamella.dialects.transformer.types import FloatTensor, TransformerOp, Value
 class LinearOp(TransformerOp, ResultTyped):
     """x[N,K], weight[O,K] (, bias[O]) -> [N,O]: x @ weightᵀ (+ bias), accumulated in float32, rounded once to the result's element type.
 
-    The weight has x's element type, or is f32: what a `dequantize` makes of packed words.
+    The weight has x's element type, or is f32: what a `dequantize` makes of packed words. A bias has x's, or, where x is what `dequantize_rows` makes,
+    the result's.
     """
 
     name = "transformer.linear"
@@ -44,7 +45,8 @@ class LinearOp(TransformerOp, ResultTyped):
             self.expect_element("weight", self.weight, self.x, "that of x")
         if self.bias is not None:
             self.expect_shape("bias", self.bias, (outputs,), "the outputs of weight")
-            self.expect_element("bias", self.bias, self.x, "that of x")
+            if element_of(self.bias) != element_of(self.result):
+                self.expect_element("bias", self.bias, self.x, "that of x")
             self.expect_order("bias", self.bias, order_of(self.weight.type), "that of the rows of weight")
         self.expect_shape("result", self.result, (rows, outputs), "the rows of x and the outputs of weight")
         self.expect_order("x", self.x, None, "that of the columns of weight")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import BFloat16Type, f16, f32
+from xdsl.dialects.builtin import BFloat16Type, Float8E4M3FNType, f16, f32
 from xdsl.ir import SSAValue
 
 from lamella.dialects.kernel.types import element_type, shape
@@ -43,6 +43,8 @@ class FloatWeight(PlainWeight):
 
     def dot(self, xs: SSAValue, w: SSAValue, acc: SSAValue | None, down: bool) -> SSAValue:
         b, element = self.e.b, element_type(xs.type)
+        if isinstance(element, Float8E4M3FNType):
+            return product(b, xs, w, acc, down)
         # From f16 to bf16 there is only a slow instruction for one number; from f32 one for two.
         wide = b.cast(w, f32) if isinstance(element, BFloat16Type) else w
         return product(b, xs, b.named("w_wide", b.cast(wide, element)), acc, down)

@@ -19,6 +19,7 @@ from lamella.dialects.kernel import MIN_DOT_N
 from lamella.dialects.kernel.types import shape
 from lamella.lowering.kernel_builder import KernelBuilder
 from lamella.lowering.tile_to_kernel.decode import PackedWeight
+from lamella.lowering.tile_to_kernel.round_int8 import ROUNDS
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows
 
 EXPONENT, ONE_AND_ONE = 0x7F800000, 0x7F000000
@@ -27,8 +28,6 @@ SMALLEST = 0x10000000
 """The exponent of pieces that are all but 0: 2^-95."""
 POINT = 19
 """Bits behind the point of a number between -2 and 2."""
-ROUNDS = 12582912.0, 0x4B400000
-"""1.5 * 2^23: added to a float below 2^22 it leaves a whole number, and these bits above it."""
 BASE = 7
 """Bits of a digit: from -64 to 64."""
 FEWEST = 4

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from types import MappingProxyType
 
-from xdsl.dialects.builtin import Float8E4M3FNType, IntegerAttr, MemRefType, f32, i32, i64
+from xdsl.dialects.builtin import Float8E4M3FNType, IntegerAttr, MemRefType, f32, i8, i32, i64
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects.attributes import element_of, element_type_of, python_value, shape_of
@@ -35,6 +35,7 @@ from lamella.errors import PassError, nearest
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.tile_to_kernel.places import Place, Store
 from lamella.lowering.tile_to_kernel.round_float8 import rounded_float8
+from lamella.lowering.tile_to_kernel.round_int8 import rounded_int8
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
 from lamella.lowering.tile_to_kernel.scatter import store_scattered
 from lamella.lowering.tile_to_kernel.unpacked_number import unpacked_number
@@ -334,7 +335,7 @@ def hint_of(value: SSAValue) -> str | None:
             return f"row_{op.kind.data}"
         case CastOp() as op:
             name = hint_of(op.input)
-            return f"{re.sub('_(bf16|f16|f32)$', '', name)}_{element_of(op.result)}" if name else None
+            return f"{re.sub('_(bf16|f16|f32|f8|i8)$', '', name)}_{element_of(op.result)}" if name else None
         case _:
             return None
 
@@ -365,7 +366,9 @@ def _map(e: Emitter, op: Operation, place: Place) -> SSAValue:
 def _cast(e: Emitter, op: Operation, place: Place) -> SSAValue:
     assert isinstance(op, CastOp)
     value, element = e.emit(op.input, place), element_type_of(op.result)
-    return rounded_float8(e.b, e.b.cast(value, f32)) if isinstance(element, Float8E4M3FNType) else e.b.cast(value, element)
+    if isinstance(element, Float8E4M3FNType):
+        return rounded_float8(e.b, e.b.cast(value, f32))
+    return rounded_int8(e.b, e.b.cast(value, f32)) if element == i8 else e.b.cast(value, element)
 
 
 def _reduce(e: Emitter, op: Operation, place: Place) -> SSAValue:

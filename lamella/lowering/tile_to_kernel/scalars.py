@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import SSAValue
 
 from lamella.lowering.kernel_builder import KernelBuilder
@@ -54,6 +55,12 @@ scalar_rule("exp")(KernelBuilder.exp)
 scalar_rule("log")(KernelBuilder.log)
 scalar_rule("sqrt")(KernelBuilder.sqrt)
 scalar_rule("rsqrt")(KernelBuilder.rsqrt)
+
+
+@scalar_rule("magnitude")
+def magnitude(b: KernelBuilder, x: SSAValue) -> SSAValue:
+    """|x|, and infinity where x is no number: without a sign, bits of floats are in order, those of NaN behind infinity."""
+    return b.bitcast(b.minimum(b.and_(b.bitcast(x, i32), 0x7FFFFFFF), 0x7F800000), f32)
 
 
 @scalar_rule("square")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from lamella.dialects.tile import Contraction, DequantizeOp
+from lamella.lowering.tile_to_kernel.byte_weight import ByteWeight
 from lamella.lowering.tile_to_kernel.decode import PackedWeight
 from lamella.lowering.tile_to_kernel.decode_float8 import FloatWeight
 from lamella.lowering.tile_to_kernel.digits import DigitWeight
 from lamella.lowering.tile_to_kernel.emitter import Emitter
 from lamella.lowering.tile_to_kernel.weight import PlainWeight, Weight
+from lamella.passes.packed_columns import of_bytes
 
 
 def weight_of(e: Emitter, contract: Contraction, *, digits: bool = False) -> Weight:
@@ -17,4 +19,6 @@ def weight_of(e: Emitter, contract: Contraction, *, digits: bool = False) -> Wei
         return PlainWeight(e, contract)
     if owner.packing.floats:
         return FloatWeight(e, contract, owner)
+    if of_bytes(contract):
+        return ByteWeight(e, contract, owner)
     return (DigitWeight if digits else PackedWeight)(e, contract, owner)

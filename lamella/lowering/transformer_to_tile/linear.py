@@ -7,14 +7,21 @@ from collections.abc import Sequence
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import element_type_of
-from lamella.dialects.tile import DequantizeOp, GatherColumnsOp
+from lamella.dialects.tile import CastOp, DequantizeOp, GatherColumnsOp, MapOp
+from lamella.dialects.transformer import DequantizeRowsOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 
 
 def linear(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
-    """round(x @ weightᵀ + bias), accumulated in float32."""
+    """round(x @ weightᵀ + bias), accumulated in float32. Of quantized rows the values are multiplied, and the scales multiply the sums."""
     x, weight, *bias = operands
-    y = b.contract(x, weight)
+    if isinstance(op.operands[0].owner, DequantizeRowsOp):
+        assert isinstance(x.owner, MapOp)
+        numbers, scales = x.owner.inputs
+        assert isinstance(numbers.owner, CastOp)
+        y = b.map("mul", b.contract(numbers.owner.input, weight), scales)
+    else:
+        y = b.contract(x, weight)
     for vector in bias:
         y = b.map("add", y, b.float32(vector))
     return [b.cast(y, element_type_of(op.results[0]))]
