@@ -301,6 +301,9 @@ class Emitter:
             if sizes[1] == 1 and place.cols is not None and _in_columns(block, place.cols):
                 # A contraction with one row of weights computes columns all the same; the mask leaves the first.
                 offsets, mask = self.b.add(offsets, place.cols), self.b.all_of(place.row_mask, place.col_mask)
+            if not isinstance(offsets, SSAValue) and shape(block):
+                # One number of one row, reduced in a tile.
+                offsets, mask = self.b.full(shape(block), offsets, i32), place.row_mask
             self.b.store(item.pointer, offsets, block, mask)
 
 
