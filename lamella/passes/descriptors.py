@@ -13,8 +13,9 @@ from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.messages import location
-from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, GatherColumnsOp, MapOp, ReduceOp
+from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, DequantizeOp, GatherColumnsOp, MapOp, ReduceOp
 from lamella.passes.device import Device
+from lamella.passes.packed_columns import bytes_reason, of_bytes
 
 DESCRIPTORS = "descriptors"
 """The implementation, and the option of a schedule: 1 where its tiles are loaded through descriptors, 0 where through pointers all the same."""
@@ -30,12 +31,23 @@ def by_descriptors(op: Operation) -> bool:
     return isinstance(op, ContractOp) and op.implementation is not None and op.implementation.data == DESCRIPTORS
 
 
+def stored_weight(contract: ContractOp) -> SSAValue:
+    """What a contraction reads as its weight where x and weight are multiplied as they lie in memory: the weight, or the bytes it stands for."""
+    owner = contract.weight.owner
+    return owner.words if of_bytes(contract) and isinstance(owner, DequantizeOp) else contract.weight
+
+
 def not_describable(contract: ContractOp) -> str | None:
     """Why no descriptors can be made for x and the weight of a contraction; None where they can."""
     kinds = [element_of(contract.x), element_of(contract.weight)]
-    if kinds[0] not in ELEMENTS or kinds[0] != kinds[1]:
-        return f"x is {kinds[0]} and the weight {kinds[1]}: tiles of descriptors are of {' or '.join(ELEMENTS)}"
-    if isinstance(contract.weight.owner, Operation) and contract.weight.owner.name != "transformer.weight":
+    if of_bytes(contract):
+        reason = bytes_reason(contract)
+        if reason is not None:
+            return reason
+    elif kinds[0] not in ELEMENTS or kinds[0] != kinds[1]:
+        return f"x is {kinds[0]} and the weight {kinds[1]}: tiles of descriptors are of {' or '.join(ELEMENTS)}, or of bytes on both sides"
+    owner = stored_weight(contract).owner
+    if isinstance(owner, Operation) and owner.name != "transformer.weight":
         return "its weight is not stored as it is multiplied"
     columns = shape_of(contract.x)[1]
     if columns * ELEMENT_BYTES[kinds[0]] % STRIDE:
@@ -64,16 +76,23 @@ def describable(ops: Sequence[Operation]) -> bool:
     inside, contracts = set(ops), [op for op in ops if isinstance(op, ContractOp)]
     if not contracts:
         return False
-    roles = {contracts[0].x: "x", **{c.weight: "weight" for c in contracts}}
+    roles = {contracts[0].x: "x", **{stored_weight(c): "weight" for c in contracts}}
     for value, role in roles.items():
         users = [use.operation for use in value.uses if use.operation in inside]
-        if any(not isinstance(op, ContractOp) or (op.x if role == "x" else op.weight) is not value for op in users):
+        if role == "weight" and of_bytes(contracts[0]):
+            users = [use.operation for op in users for use in op.results[0].uses] if all(isinstance(op, DequantizeOp) for op in users) else users
+        if any(not isinstance(op, ContractOp) or (op.x if role == "x" else stored_weight(op)) is not value for op in users):
             return False
-    return all(by_descriptors(c) and c.x is contracts[0].x and c.x is not c.weight for c in contracts)
+    return all(by_descriptors(c) and c.x is contracts[0].x and c.x is not stored_weight(c) for c in contracts)
 
 
 def normed(x: SSAValue) -> bool:
-    """Whether a reduction of rows stands between x and what was stored last before it: a norm, which a region of pointers computes on its way."""
+    """Whether a reduction of rows stands between x and what was stored last before it: a norm, which a region of pointers computes on its way.
+
+    Quantized rows are stored before either.
+    """
+    if element_of(x) in ("i8", "f8"):
+        return False
     work, seen = [x.owner], set[Operation]()
     while work:
         op = work.pop()

@@ -141,6 +141,8 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     described = describable(ops)
     if m == target.tile_rows and as_stored(split):
         n = target.tile_columns(tokens, columns * side_by_side)
+        # Sums of float8 are held twice: of the columns at hand, and of all before.
+        n = min(n, 128) if element_of(split.contracts[0].x) == "f8" else n
         # Angles take registers beside the products, unless a tile is taken in halves.
         n = max(16, (n if described or not any(isinstance(op, RotateOp) for op in split.epilogue) else min(n, 128)) // side_by_side)
     n = max(n, needed_columns(split), 16)
@@ -153,8 +155,10 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
 
 
 def as_stored(split: Parts) -> bool:
-    """Whether x and the weights of a region are numbers of 16 bits that are multiplied as they lie in memory, and nothing reduces rows of x."""
+    """Whether x and the weights of a region are numbers of 16 or 8 bits that are multiplied as they lie in memory, and nothing reduces rows of x."""
     inside = set(split.prologue)
+    if of_bytes(split.contracts[0]):
+        return True
     if any(c.x.owner in inside or isinstance(c.weight.owner, DequantizeOp) or weight_bits(c) != 16 for c in split.contracts):
         return False
     return not any(isinstance(op, ReduceOp) for op in split.prologue)

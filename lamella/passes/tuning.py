@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir import Operation
 
 from lamella.dialects.attributes import ELEMENT_BYTES, attributes_of, element_of, shape_of
-from lamella.dialects.kernel.types import BLOCK_COLUMNS, BLOCK_ROWS
+from lamella.dialects.kernel.types import BLOCK_BYTES, BLOCK_ROWS
 from lamella.dialects.tile import AttendOp, ContractOp, FusedOp, LedgerEntryAttr, ReduceOp, ScheduleAttr
 from lamella.errors import OutputError, PassError
 from lamella.passes.contractions import FEW_ROWS, weight_kind
@@ -237,7 +237,9 @@ def _described_limits(options: Mapping[str, int], ops: Sequence[Operation]) -> s
         return None
     if options[DESCRIPTORS] != 1 or options["swap"] or options["splits"] != 1 or not describable(ops):
         return f"{DESCRIPTORS} = {options[DESCRIPTORS]}, expected 1, of a region that is marked for them, neither swapped nor split"
-    large = next((name for name, most in (("m", BLOCK_ROWS), ("n", BLOCK_ROWS), ("k", BLOCK_COLUMNS)) if options[name] > most), None)
+    x = next(op.x for op in ops if isinstance(op, ContractOp))
+    limits = {"m": BLOCK_ROWS, "n": BLOCK_ROWS, "k": BLOCK_BYTES // ELEMENT_BYTES[element_of(x)]}
+    large = next((name for name, most in limits.items() if options[name] > most), None)
     return None if large is None else f"{large} = {options[large]} is more than a descriptor fetches at once"
 
 

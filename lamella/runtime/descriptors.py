@@ -14,7 +14,7 @@ from lamella.runtime.manifest import Kernel, Ref
 
 SIGNATURE = re.compile(r"tensordesc<(\w+)\[(\d+), (\d+)\]>")
 """How the printed SIGNATURE of a kernel spells one."""
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8e4nv": torch.float8_e4m3fn, "i8": torch.int8}
 
 
 def described(kernel: Kernel, refs: Sequence[Ref], args: Sequence[torch.Tensor]) -> list[Any]:
@@ -32,6 +32,8 @@ def described(kernel: Kernel, refs: Sequence[Ref], args: Sequence[torch.Tensor])
             where, got = f"argument {descriptor.argument}", f"{tensor.data_ptr() % 16} bytes behind one"
             raise ManifestError("no descriptor can be made", where=where, expected="memory from a multiple of 16 bytes on", got=got)
         aligned = tensor.clone() if tensor.data_ptr() % 16 else tensor
+        # Of words a kernel reads the bytes.
+        aligned = aligned.view(torch.int8) if aligned.dtype == torch.int32 else aligned
         out[descriptor.argument] = TensorDescriptor.from_tensor(aligned, list(descriptor.block))
     return out
 

@@ -63,8 +63,8 @@ class Launch:
     ordered: bool = False
 
 
-DESCRIBED = ("bf16", "f16")
-"""Element types of what is read through descriptors."""
+DESCRIBED = ("bf16", "f16", "f8", "i8", "i32")
+"""Element types of what is read through descriptors; of words (i32) the bytes are."""
 LIBRARY_OPERANDS = ("x", "weight", "residual", "bias")
 """What a call of a library of matrix products takes: x @ weightᵀ, and at most one of the others, added before the sums are rounded."""
 
@@ -317,14 +317,14 @@ def _check_descriptors(kernel: Kernel, where: str) -> None:
 
 
 def _check_described(manifest: Manifest, bucket: Bucket, launch: Launch, where: str) -> None:
-    """What descriptors refer to: matrices of 16-bit numbers whose rows begin at multiples of 16 bytes."""
+    """What descriptors refer to: matrices of numbers of 16 or 8 bits, or of words of bytes, whose rows begin at multiples of 16 bytes."""
     for descriptor in manifest.kernels[launch.kernel].descriptors:
         ref = launch.args[descriptor.argument]
         given = {i.name: i for i in bucket.inputs}
         named = {"input": given, "weight": manifest.weights, "constant": manifest.constants}.get(ref.pool, {})
         dtype, shape = (named[ref.name].dtype, named[ref.name].shape) if ref.name in named else (ref.dtype, ref.shape)
         if dtype not in DESCRIBED or len(shape) != 2 or shape[1] * DTYPE_BYTES[dtype] % 16 or ref.offset % 16:
-            expected, got = "a matrix in bf16 or f16 whose rows begin at multiples of 16 bytes", f"{list(shape)} {dtype} at {ref.offset}"
+            expected, got = f"a matrix in {', '.join(DESCRIBED)} whose rows begin at multiples of 16 bytes", f"{list(shape)} {dtype} at {ref.offset}"
             raise ManifestError("no descriptor can be made", where=f"{where}.args[{descriptor.argument}]", expected=expected, got=got)
 
 

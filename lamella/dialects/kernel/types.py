@@ -13,7 +13,7 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.attributes import element_name
+from lamella.dialects.attributes import ELEMENT_BYTES, element_name
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -42,10 +42,10 @@ class PointerType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"kernel.ptr: element type {self.element}, expected one of {', '.join(sorted(STORED))}")
 
 
-DESCRIBED = frozenset({"bf16", "f16"})
+DESCRIBED = frozenset({"bf16", "f16", "f8", "i8"})
 """Elements of what descriptors read."""
-BLOCK_ROWS, BLOCK_COLUMNS = 256, 64
-"""The most of a block: rows that the hardware fetches at once, and 128 bytes of each, which shared memory keeps without conflicts."""
+BLOCK_ROWS, BLOCK_BYTES = 256, 128
+"""The most of a block: rows that the hardware fetches at once, and bytes of each, which shared memory keeps without conflicts."""
 
 
 @irdl_attr_definition
@@ -85,8 +85,9 @@ class DescriptorType(ParametrizedAttribute, TypeAttribute):
         if _name_or_none(self.element) not in DESCRIBED:
             raise VerifyException(f"kernel.descriptor: element type {self.element}, expected one of {', '.join(sorted(DESCRIBED))}")
         rows, columns = self.block if len(self.block) == 2 else (0, 0)
-        if not (is_power_of_two(rows) and rows <= BLOCK_ROWS and is_power_of_two(columns) and 8 <= columns <= BLOCK_COLUMNS):
-            expected = f"powers of two: at most {BLOCK_ROWS} rows of 8 to {BLOCK_COLUMNS} columns"
+        size = ELEMENT_BYTES[_name_or_none(self.element) or ""]
+        if not (is_power_of_two(rows) and rows <= BLOCK_ROWS and is_power_of_two(columns) and 16 <= columns * size <= BLOCK_BYTES):
+            expected = f"powers of two: at most {BLOCK_ROWS} rows of {16 // size} to {BLOCK_BYTES // size} columns"
             raise VerifyException(f"kernel.descriptor: blocks of {self.block}, expected {expected}")
 
 

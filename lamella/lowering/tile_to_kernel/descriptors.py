@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import f32
+from xdsl.dialects.builtin import f32, i8, i32
 from xdsl.ir import BlockArgument, SSAValue
 
 from lamella.dialects.attributes import element_type_of, shape_of
@@ -17,7 +17,7 @@ from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.contract import Component, ContractEmitter, finish_component
 from lamella.lowering.tile_to_kernel.emitter import source_of
 from lamella.lowering.tile_to_kernel.places import Place
-from lamella.passes.descriptors import DESCRIPTORS, describable
+from lamella.passes.descriptors import DESCRIPTORS, describable, stored_weight
 
 WIDE = 256
 """Columns of a tile, of all contractions side by side, from which on a rotation takes them in halves."""
@@ -37,11 +37,12 @@ def described_arguments(fused: FusedOp, schedule: ScheduleAttr) -> Mapping[SSAVa
     blocks: dict[SSAValue, tuple[int, int]] = {}
     for contract in [op for op in fused.body.block.ops if isinstance(op, ContractOp)]:
         blocks[contract.x] = schedule.get("m"), schedule.get("k")
-        blocks[contract.weight] = schedule.get("n"), schedule.get("k")
+        blocks[stored_weight(contract)] = schedule.get("n"), schedule.get("k")
     inside = next((v for v in blocks if not isinstance(v, BlockArgument)), None)
     if inside is not None:
         raise PassError("a schedule with descriptors", where=subject(fused), expected="x and weights in memory")
-    return {value: DescriptorType.of(block, element_type_of(value)) for value, block in blocks.items()}
+    elements = {value: i8 if element_type_of(value) == i32 else element_type_of(value) for value in blocks}
+    return {value: DescriptorType.of(block, elements[value]) for value, block in blocks.items()}
 
 
 def described_products(
@@ -49,23 +50,24 @@ def described_products(
 ) -> list[SSAValue]:
     """The products [m, n] of the tokens from `first` on with the weight rows from `start` on, of each contraction.
 
-    Blocks reach past the ends of the matrices: what they bring from there is 0, and rows of the result past the last are not stored.
+    Sums of bytes, whole numbers, leave as floats. Blocks reach past the ends of the matrices: what they bring from there is 0, and rows of the result past the last are not stored.
     """
     b, x = e.b, contracts[0].x
     block_m, block_n, block_k = (schedule.get(name) for name in ("m", "n", "k"))
     k = shape_of(x)[1]
     stages = schedule.get("stages") if k > block_k else None
-    zeros = [b.named("acc", b.full((block_m, block_n), 0.0, f32)) for _ in contracts]
+    whole = element_type_of(x) == i8
+    zeros = [b.named("acc", b.full((block_m, block_n), 0 if whole else 0.0, i32 if whole else f32)) for _ in contracts]
     with b.for_(0, k, block_k, init=zeros, num_stages=stages) as loop, e.scope():
         with b.source("load"):
             tile = b.named("x", b.load_block(e.pointers[x], first, loop.index))
         sums: list[SSAValue] = []
         for contract, acc in zip(contracts, loop.values, strict=True):
             with b.source(source_of(contract)):
-                rows = b.named("w", b.load_block(e.pointers[contract.weight], start, loop.index))
+                rows = b.named("w", b.load_block(e.pointers[stored_weight(contract)], start, loop.index))
                 sums.append(b.dot(tile, b.trans(rows), acc))
         loop.yields(*sums)
-    return list(loop.results)
+    return [b.named("sums", b.cast(total, f32)) for total in loop.results] if whole else list(loop.results)
 
 
 def in_halves(component: Component, columns: int) -> bool:

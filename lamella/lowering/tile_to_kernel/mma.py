@@ -109,10 +109,6 @@ class Mma:
         """The programs of one component: products with their weight rows, and what follows."""
         e, b, block_n = self.e, self.e.b, self.schedule.get("n")
         start = e.hinted("start", b.mul(tile, block_n))
-        if self.described and in_halves(component, block_n):
-            totals = described_products(e, component.contracts, self.schedule, self.first, start)
-            finish_halves(e, component, Place(self.rows, None, self.row_mask), start, totals)
-            return
         vector = b.add(start, b.arange(block_n))
         n = b.named("n", b.expand(vector, 0))
         n_mask = None if component.width % block_n == 0 else b.lt(n, component.width)
@@ -126,6 +122,9 @@ class Mma:
         if self.swapped:
             totals = [b.trans(total) for total in totals]
         results = [w.scaled(total, Rows(vector, None, n, n_mask)) for w, total in zip(weights, totals, strict=True)]
+        if self.described and in_halves(component, block_n):
+            finish_halves(e, component, Place(self.rows, None, self.row_mask), start, results)
+            return
         place = Place(self.rows, n, self.row_mask, n_mask)
         whole = block_n >= component.width
         if self.splits == 1:
