@@ -17,6 +17,7 @@ from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.tile_to_kernel.contract import Component, ContractEmitter, finish_component
 from lamella.lowering.tile_to_kernel.emitter import source_of
 from lamella.lowering.tile_to_kernel.places import Place
+from lamella.lowering.tile_to_kernel.weight import Rows, Weight
 from lamella.passes.descriptors import DESCRIPTORS, describable, stored_weight
 
 WIDE = 256
@@ -79,13 +80,17 @@ def in_halves(component: Component, columns: int) -> bool:
     return columns * len(component.contracts) >= WIDE and not whole_rows and any(isinstance(op, RotateOp) for op in component.ops)
 
 
-def finish_halves(e: ContractEmitter, component: Component, rows: Place, start: Operand, totals: Sequence[SSAValue]) -> None:
-    """Runs the epilogue of a component on the left half of its columns, and on the right one."""
+def finish_halves(
+    e: ContractEmitter, component: Component, weights: Sequence[Weight], rows: Place, start: Operand, totals: Sequence[SSAValue]
+) -> None:
+    """Scales the products of a component and runs its epilogue on the left half of its columns, and on the right one."""
     b = e.b
     tokens, columns = shape(totals[0])
     split = [b.split(b.trans(b.reshape(total, (tokens, 2, columns // 2)), (0, 2, 1))) for total in totals]
     for number, halves in enumerate(zip(*split, strict=True)):
         first = e.hinted("half", b.add(start, number * columns // 2))
-        n = b.named("n", b.expand(b.add(first, b.arange(columns // 2)), 0))
+        vector = b.add(first, b.arange(columns // 2))
+        n = b.named("n", b.expand(vector, 0))
         inside = None if component.width % columns == 0 else b.lt(n, component.width)
-        finish_component(e, component, Place(rows.rows, n, rows.row_mask, inside), first, halves, whole=False)
+        results = tuple(w.scaled(half, Rows(vector, None, n, inside)) for w, half in zip(weights, halves, strict=True))
+        finish_component(e, component, Place(rows.rows, n, rows.row_mask, inside), first, results, whole=False)

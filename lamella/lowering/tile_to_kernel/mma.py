@@ -121,10 +121,10 @@ class Mma:
             totals = self.loop(weights, Rows(vector, None, down, down_mask))
         if self.swapped:
             totals = [b.trans(total) for total in totals]
-        results = [w.scaled(total, Rows(vector, None, n, n_mask)) for w, total in zip(weights, totals, strict=True)]
         if self.described and in_halves(component, block_n):
-            finish_halves(e, component, Place(self.rows, None, self.row_mask), start, results)
+            finish_halves(e, component, weights, Place(self.rows, None, self.row_mask), start, totals)
             return
+        results = [w.scaled(total, Rows(vector, None, n, n_mask)) for w, total in zip(weights, totals, strict=True)]
         place = Place(self.rows, n, self.row_mask, n_mask)
         whole = block_n >= component.width
         if self.splits == 1:
