@@ -30,6 +30,8 @@ QUANTIZATIONS = ("none", "int8", "int4", "fp8", "keep")
 """What `quantize` may be: weights as floats, quantized when they are loaded, or packed as a GGUF file has them."""
 KV_CACHES = ("auto", "fp8")
 """What `kv_cache` may be: keys and values in the element type of activations, or as float8 with a scale for each head of each."""
+ACTIVATIONS = ("none", "int8", "fp8")
+"""What `activations` may be: multiplied as they are, or each row in eight bits with a scale, by weights of that kind."""
 DEFAULT_CONTEXT = 4096
 PREFILL_BUCKETS = (16, 128, 512)
 """Tokens of the prefill buckets of `load`; longer prompts run in chunks."""
@@ -253,6 +255,21 @@ def quantized(
     return opened, given
 
 
+def activated(opened: LoadedModel, quantize: str, activations: str, pass_options: PassOptions | None) -> PassOptions | None:
+    """Pass options for one of ACTIVATIONS; options of `quantize-activations` that are given count more. Raises DtypeError."""
+    if activations not in ACTIVATIONS:
+        remedy = nearest(activations, ACTIVATIONS)
+        raise DtypeError("unsupported activations", expected=", ".join(ACTIVATIONS), got=activations, remedy=remedy)
+    if activations == "none":
+        return pass_options
+    if quantize != activations and not (quantize in ("none", "keep") and opened.config.packed):
+        what, expected = f"activations of {activations} need weights of {activations}", f"quantize {activations}"
+        raise DtypeError(what, where=str(opened.path), expected=expected, got=quantize)
+    given = dict(pass_options or {})
+    given["quantize-activations"] = {"kind": activations, **given.get("quantize-activations", {})}
+    return given
+
+
 def cached_as(opened: LoadedModel, kv_cache: str) -> LoadedModel:
     """The model with a cache of one of KV_CACHES. Raises DtypeError."""
     if kv_cache not in KV_CACHES:
@@ -271,6 +288,7 @@ def load(
     dtype: str = "auto",
     quantize: str = "none",
     quantize_head: str | None = None,
+    activations: str = "none",
     kv_cache: str = "auto",
     executor: str = "auto",
     random_weights: int | None = None,
@@ -292,6 +310,7 @@ def load(
     `model`: a Hugging Face directory, a .gguf file, or (with `random_weights`, a seed) a config.json; or what `open_model` made of one.
     `quantize`: `int8`, `int4` or `fp8` quantizes the weights of linears when they are loaded, `keep` leaves blocks of a GGUF file packed.
     `quantize_head` is the kind of the linear that makes the logits, and of embeddings tied to it: also `none`, or `same`; None: int8.
+    `activations`: `int8` or `fp8` multiplies what linears read in eight bits too, each row with a scale, by weights of that kind with one scale a row.
     `kv_cache` `fp8` stores keys and values as float8, each head of a token with a scale, in little more than half the memory of bfloat16.
     `executor` and `device`: `auto` takes the GPU where there is one, else the reference executor on the CPU. `buckets`: shapes (or numbers of tokens) to compile for;
     None: one-token decode and PREFILL_BUCKETS, for an encoder TEXT_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
@@ -312,6 +331,7 @@ def load(
     steps = step_count(steps_per_replay, STEPS_PER_REPLAY if chosen == "cuda" else 1)
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
     opened, pass_options = quantized(cached_as(opened, kv_cache), quantize, pass_options, quantize_head)
+    pass_options = activated(opened, quantize, activations, pass_options)
     cache = None if weight_cache is None else WeightCache(weight_cache, opened.source.fingerprint())
     start = perf_counter()
     context = context_of(opened, max_context)
@@ -355,6 +375,7 @@ def compile(
     dtype: str = "auto",
     quantize: str = "none",
     quantize_head: str | None = None,
+    activations: str = "none",
     kv_cache: str = "auto",
     buckets: Sequence[Shape | int] | None = None,
     until: str | None = None,
@@ -369,7 +390,7 @@ def compile(
     fit_registers: bool = False,
 ) -> Program:
     """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
-    `quantize`, `quantize_head` and `kv_cache` are as for `load`.
+    `quantize`, `quantize_head`, `activations` and `kv_cache` are as for `load`.
 
     `until` names the last stage; IR of every stage is kept. `skip` names passes that do not run. `library`: as for `load`. `max_arena` bounds the bytes of each bucket's arena (0: any size): a bucket
     of one sequence that needs more becomes a smaller one, whose chunks do the same work. With `fit_registers` the kernels are compiled for `arch`, which needs Triton but no GPU: regions of those that spill get smaller
@@ -377,6 +398,7 @@ def compile(
     """
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
     opened, pass_options = quantized(cached_as(opened, kv_cache), quantize, pass_options, quantize_head)
+    pass_options = activated(opened, quantize, activations, pass_options)
     context = context_of(opened, max_context)
     usual = COMPILE_BUCKETS if opened.config.causal else TEXT_BUCKETS[-2:-1]
     compiled = partial(
@@ -409,6 +431,7 @@ def decide_fusion(
     dtype: str = "auto",
     quantize: str = "none",
     quantize_head: str | None = None,
+    activations: str = "none",
     kv_cache: str = "auto",
     bucket: Shape | int = 1,
     max_context: int | None = None,
@@ -419,6 +442,7 @@ def decide_fusion(
     """The groups of ops that become the regions of one bucket, with the record of why; `passes/fusion_questions.py` asks them. Raises LamellaError."""
     opened = model if isinstance(model, LoadedModel) else open_model(model, random_weights=random_weights)
     opened, pass_options = quantized(cached_as(opened, kv_cache), quantize, pass_options, quantize_head)
+    pass_options = activated(opened, quantize, activations, pass_options)
     return decide_program_fusion(
         opened.config,
         *shapes_of(opened, [bucket], context_of(opened, max_context)),
@@ -431,6 +455,7 @@ def decide_fusion(
 
 
 __all__ = [
+    "ACTIVATIONS",
     "KV_CACHES",
     "QUANTIZATIONS",
     "Generation",
@@ -439,6 +464,7 @@ __all__ = [
     "Program",
     "Shape",
     "Survey",
+    "activated",
     "cached_as",
     "compile",
     "decide_fusion",

@@ -14,8 +14,8 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, DequantizeOp, GatherColumnsOp, MapOp, ReduceOp
+from lamella.passes.byte_products import WEIGHTS, of_bytes, weight_reason
 from lamella.passes.device import Device
-from lamella.passes.packed_columns import bytes_reason, of_bytes
 
 DESCRIPTORS = "descriptors"
 """The implementation, and the option of a schedule: 1 where its tiles are loaded through descriptors, 0 where through pointers all the same."""
@@ -41,7 +41,7 @@ def not_describable(contract: ContractOp) -> str | None:
     """Why no descriptors can be made for x and the weight of a contraction; None where they can."""
     kinds = [element_of(contract.x), element_of(contract.weight)]
     if of_bytes(contract):
-        reason = bytes_reason(contract)
+        reason = weight_reason(contract)
         if reason is not None:
             return reason
     elif kinds[0] not in ELEMENTS or kinds[0] != kinds[1]:
@@ -80,7 +80,11 @@ def describable(ops: Sequence[Operation]) -> bool:
     for value, role in roles.items():
         users = [use.operation for use in value.uses if use.operation in inside]
         if role == "weight" and of_bytes(contracts[0]):
-            users = [use.operation for op in users for use in op.results[0].uses] if all(isinstance(op, DequantizeOp) for op in users) else users
+            users = (
+                [use.operation for op in users for use in op.results[0].uses]
+                if all(isinstance(op, DequantizeOp) for op in users)
+                else users
+            )
         if any(not isinstance(op, ContractOp) or (op.x if role == "x" else stored_weight(op)) is not value for op in users):
             return False
     return all(by_descriptors(c) and c.x is contracts[0].x and c.x is not stored_weight(c) for c in contracts)
@@ -91,7 +95,7 @@ def normed(x: SSAValue) -> bool:
 
     Quantized rows are stored before either.
     """
-    if element_of(x) in ("i8", "f8"):
+    if element_of(x) in WEIGHTS:
         return False
     work, seen = [x.owner], set[Operation]()
     while work:

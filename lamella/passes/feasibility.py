@@ -39,9 +39,10 @@ from lamella.dialects.tile import (
     SortChoicesOp,
     TopPartialOp,
 )
+from lamella.passes.byte_products import products_reason
 from lamella.passes.descriptors import by_descriptors, described_reason
 from lamella.passes.library import LIBRARY, in_library, region_reason
-from lamella.passes.packed_columns import bytes_reason, in_step, of_bytes, streamed, streams
+from lamella.passes.packed_columns import in_step, streamed, streams
 from lamella.passes.row_parts import Heads, RowPart, data_operands, result_rows, row_parts
 
 SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
@@ -355,13 +356,10 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
     if len({c.x for c in split.contracts}) > 1:
         return "the contractions read different x: a program holds one row of x"
     tokens = shape_of(split.contracts[0].x)[0]
-    reason = next(filter(None, map(bytes_reason, split.contracts)), None) or _quantized_reason(split, inside)
-    if reason is not None:
-        return reason
     for op in split.prologue:
         if not isinstance(op, MapOp | CastOp | ReduceOp | ConstantOp | GatherOp | GatherColumnsOp):
             return f"{op.name} has no form as a prologue"
-    reason = _needs([split.contracts[0].x], tokens, inside, ())
+    reason = products_reason(split.contracts, split.prologue, inside) or _needs([split.contracts[0].x], tokens, inside, ())
     if reason is not None:
         return reason
     for component in split.components:
@@ -379,15 +377,6 @@ def _contract(ops: Sequence[Operation], split: Parts, stored: Sequence[SSAValue]
     if isinstance(apart, Operation):
         return f"other regions need {_where(apart)} too, which every program would compute and store"
     return _needs(stored, tokens, inside, {c.result for c in split.contracts})
-
-
-def _quantized_reason(split: Parts, inside: Collection[Operation]) -> str | None:
-    """Why contractions of an x of bytes cannot take in what comes before it; None where they do not, or x is floats."""
-    if not of_bytes(split.contracts[0]):
-        return None
-    if split.contracts[0].x.owner in inside or any(isinstance(op, ReduceOp) for op in split.prologue):
-        return "rows of x are quantized once, by whole rows: each program would look for their largest numbers again"
-    return None
 
 
 def _decoder_reason(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lamella.dialects.attributes import element_of, shape_of
+from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import Contraction, ContractOp, ContractPartialOp, DequantizeOp
+from lamella.passes.byte_products import of_bytes
 
 LEAST_UNIT = 16
 """Columns of the smallest product of tiles; halves of bytes that lie closer together are taken out one by one."""
@@ -42,21 +43,6 @@ def in_step(contracts: Iterable[Contraction]) -> bool:
     """Whether a step over K can take the columns of all weights together: halves of bytes, a tile of which is two of columns, in whole tiles."""
     decoders = [op for op in map(decoder, contracts) if op is not None]
     return all(unit(other, op.packing.half) == op.packing.half for op in decoders if paired(op) for other in decoders)
-
-
-def of_bytes(contract: Contraction) -> bool:
-    """Whether x is numbers of eight bits with a scale for each row, which are multiplied as bytes."""
-    return element_of(contract.x) in ("i8", "f8")
-
-
-def bytes_reason(contract: Contraction) -> str | None:
-    """Why an x of bytes does not meet its weight; None where it does, or is floats."""
-    if not of_bytes(contract):
-        return None
-    op, wanted = decoder(contract), "int8" if element_of(contract.x) == "i8" else "fp8"
-    if op is None or op.packing.kind.data != wanted or op.groups > 1 or op.mins is not None:
-        return f"x is {element_of(contract.x)}, whose products need a weight of {wanted} with one scale a row"
-    return None
 
 
 def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:

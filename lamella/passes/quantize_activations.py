@@ -50,7 +50,10 @@ class QuantizeActivations(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.kind not in KINDS:
             raise PassError(
-                f"unknown kind '{self.kind}'", where="pass 'quantize-activations'", expected=", ".join(KINDS), remedy=nearest(self.kind, KINDS)
+                f"unknown kind '{self.kind}'",
+                where="pass 'quantize-activations'",
+                expected=", ".join(KINDS),
+                remedy=nearest(self.kind, KINDS),
             )
         if self.kind == "none":
             return
@@ -76,7 +79,9 @@ class QuantizeActivations(ModulePass):
             if not reason:
                 op.operands[0] = made[op.x] if op.x in made else made.setdefault(op.x, quantized(op, self.kind))
             verdict = "not_quantized" if reason else "quantized"
-            records.append({"verdict": verdict, "kind": "activation", "what": subject(op), "reason": reason or f"{self.kind}, a scale a row"})
+            records.append(
+                {"verdict": verdict, "kind": "activation", "what": subject(op), "reason": reason or f"{self.kind}, a scale a row"}
+            )
         return records
 
     def refusal(self, op: LinearOp) -> str:

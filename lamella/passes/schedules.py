@@ -8,11 +8,12 @@ from xdsl.ir import Operation
 
 from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.tile import AttendOp, ContractExpertsOp, DequantizeOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.passes.byte_products import of_bytes
 from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts, stored_values
-from lamella.passes.packed_columns import LEAST_BYTES, decoder, digits, most_columns, of_bytes, streamed
+from lamella.passes.packed_columns import LEAST_BYTES, decoder, digits, most_columns, streamed
 from lamella.passes.registers import THREADS, most_registers, registers
 from lamella.passes.row_parts import row_parts
 

@@ -324,7 +324,10 @@ def _check_described(manifest: Manifest, bucket: Bucket, launch: Launch, where: 
         named = {"input": given, "weight": manifest.weights, "constant": manifest.constants}.get(ref.pool, {})
         dtype, shape = (named[ref.name].dtype, named[ref.name].shape) if ref.name in named else (ref.dtype, ref.shape)
         if dtype not in DESCRIBED or len(shape) != 2 or shape[1] * DTYPE_BYTES[dtype] % 16 or ref.offset % 16:
-            expected, got = f"a matrix in {', '.join(DESCRIBED)} whose rows begin at multiples of 16 bytes", f"{list(shape)} {dtype} at {ref.offset}"
+            expected, got = (
+                f"a matrix in {', '.join(DESCRIBED)} whose rows begin at multiples of 16 bytes",
+                f"{list(shape)} {dtype} at {ref.offset}",
+            )
             raise ManifestError("no descriptor can be made", where=f"{where}.args[{descriptor.argument}]", expected=expected, got=got)
 
 

@@ -1,6 +1,19 @@
 """What each op means on torch tensors: tensors and attributes enter, tensors leave. Imports torch and nothing of ours."""
 
-from . import attention, elementwise, embedding, experts, linear, norm, quantize, quantize_rows, rope, sampling, tile, weight  # fills the tables
+from . import (  # fills the tables
+    attention,
+    elementwise,
+    embedding,
+    experts,
+    linear,
+    norm,
+    quantize,
+    quantize_rows,
+    rope,
+    sampling,
+    tile,
+    weight,
+)
 from .table import DTYPES, IMPLEMENTATIONS, REDUCTIONS, SCALARS, implements, reduction, scalar
 
 __all__ = [

@@ -20,8 +20,8 @@ def magnitude(x: torch.Tensor) -> torch.Tensor:
 
 
 def nearest_byte(x: torch.Tensor) -> torch.Tensor:
-    """The nearest whole number from -128 to 127, ties to even, as int8; of NaN -128."""
-    return x.round().nan_to_num(nan=-128.0).clamp(-128, 127).to(torch.int8)
+    """The nearest whole number from -128 to 127, ties to even, as int8; NaN becomes any."""
+    return x.round().nan_to_num(nan=0.0).clamp(-128, 127).to(torch.int8)
 
 
 @implements("transformer.quantize_rows")

@@ -42,7 +42,7 @@ def map_elements(*operands: torch.Tensor, kind: str) -> torch.Tensor:
 
 @implements("tile.cast")
 def cast(x: torch.Tensor, *, dtype: str) -> torch.Tensor:
-    """x in another dtype, rounded to nearest, ties to even; x itself when it has that dtype. Floats become bytes of -128 to 127, NaN -128."""
+    """x in another dtype, rounded to nearest, ties to even; x itself when it has that dtype. Floats become bytes of -128 to 127; NaN becomes any."""
     return nearest_byte(x) if dtype == "i8" and x.is_floating_point() else x.to(DTYPES[dtype])
 
 

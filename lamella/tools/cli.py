@@ -16,6 +16,7 @@ from lamella.errors import LamellaError, PromptError
 from lamella.tools.embed_command import embed
 from lamella.tools.generate_command import generate
 from lamella.tools.options import (
+    ActivationsOption,
     ArchOption,
     ArenaOption,
     CacheOption,
@@ -78,13 +79,14 @@ def inspect(
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
     quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
     kv_cache: CacheOption = "auto",
 ) -> None:
     """Print what a model is, whether it runs and why not, the memory it takes and the floor of a token. Loads no weights."""
     from lamella.tools.inspect_command import inspection_text
 
     with progress("reading"):
-        stored = Storage(quantize, quantize_head, kv_cache)
+        stored = Storage(quantize, quantize_head, activations, kv_cache)
         text = inspection_text(model, arch=arch, dtype=dtype, context=context, batch=batch, as_json=as_json, storage=stored)
     print(text)
 
@@ -98,6 +100,7 @@ def compile_(
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
     quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
     kv_cache: CacheOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
@@ -118,7 +121,7 @@ def compile_(
     if until is not None:
         stage_number(until)
     most, options = byte_count(max_arena, "--max-arena"), pass_options_of(settings)
-    stored = Storage(quantize, quantize_head, kv_cache)
+    stored = Storage(quantize, quantize_head, activations, kv_cache)
     with output_folder(output) as folder:
         program = _compile(
             model, arch, dtype, tokens, max_context, random_weights, until, options, most, without or (), fit, stored, library
@@ -150,6 +153,7 @@ def explain(
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
     quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
     kv_cache: CacheOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
@@ -165,7 +169,7 @@ def explain(
         return
     if model is None:
         raise PromptError("no model", where="lamella explain", expected="MODEL, or --diff DIR_A DIR_B")
-    options, stored = pass_options_of(settings), Storage(quantize, quantize_head, kv_cache)
+    options, stored = pass_options_of(settings), Storage(quantize, quantize_head, activations, kv_cache)
     if why_not is not None:
         _explain_pair(
             model,
@@ -288,6 +292,7 @@ def report(
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
     quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
     kv_cache: CacheOption = "auto",
     tokens: TokensOption = None,
     max_context: ContextOption = None,
@@ -300,7 +305,7 @@ def report(
     from lamella.tools.report import as_manifest
     from lamella.tools.report_files import FILES, ModelReport
 
-    most, stored = byte_count(max_arena, "--max-arena"), Storage(quantize, quantize_head, kv_cache)
+    most, stored = byte_count(max_arena, "--max-arena"), Storage(quantize, quantize_head, activations, kv_cache)
     program = _compile(model, arch, dtype, tokens, max_context, random_weights, None, max_arena=most, storage=stored, library=library)
     manifest = as_manifest(program.manifest)
     if context is not None and context > manifest.max_context:

@@ -13,6 +13,7 @@ from rich.console import Console
 from lamella.errors import PromptError
 from lamella.runtime.sampling_parameters import SamplingParameters
 from lamella.tools.options import (
+    ActivationsOption,
     ArenaOption,
     CacheOption,
     ContextOption,
@@ -48,6 +49,7 @@ def generate(
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
     quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
     kv_cache: CacheOption = "auto",
     executor: Annotated[Executor, typer.Option(help="How to run.")] = "auto",
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
@@ -99,6 +101,7 @@ def generate(
             dtype=dtype,
             quantize=quantize,
             quantize_head=quantize_head,
+            activations=activations,
             kv_cache=kv_cache,
             executor=executor,
             max_context=max_context,

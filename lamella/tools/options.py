@@ -20,6 +20,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 Quantization = Literal["none", "int8", "int4", "fp8", "keep"]
 Head = Literal["int8", "int4", "fp8", "none", "same"]
+Activations = Literal["none", "int8", "fp8"]
 KvCache = Literal["auto", "fp8"]
 Executor = Literal["auto", "cuda", "interpret", "reference"]
 Library = Literal["auto", "off", "on"]
@@ -30,6 +31,10 @@ QuantizeOption = Annotated[Quantization, typer.Option(help="Weights of linears i
 HeadOption = Annotated[
     Head | None,
     typer.Option(help="The same for the linear that makes the logits, and embeddings tied to it; same: as the others. By default int8."),
+]
+ActivationsOption = Annotated[
+    Activations,
+    typer.Option(help="What linears read in eight bits too, a scale a row, where their weights are of that kind with a scale a row."),
 ]
 CacheOption = Annotated[KvCache, typer.Option(help="Keys and values as float8 with a scale a head, in half the memory; auto: as --dtype.")]
 SeedOption = Annotated[int | None, typer.Option(metavar="SEED", help="Random weights, for a bare config.json.")]
@@ -58,6 +63,7 @@ class Storage:
 
     quantize: Quantization = "none"
     quantize_head: Head | None = None
+    activations: Activations = "none"
     kv_cache: KvCache = "auto"
 
 

@@ -11,6 +11,7 @@ import typer
 
 from lamella.errors import OutputError, PromptError
 from lamella.tools.options import (
+    ActivationsOption,
     CacheOption,
     ContextOption,
     Device,
@@ -83,6 +84,7 @@ def perplexity(
     dtype: DtypeOption = "auto",
     quantize: QuantizeOption = "none",
     quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
     kv_cache: CacheOption = "auto",
     max_context: ContextOption = None,
     as_json: JsonOption = False,
@@ -103,6 +105,7 @@ def perplexity(
             dtype=dtype,
             quantize=quantize,
             quantize_head=quantize_head,
+            activations=activations,
             kv_cache=kv_cache,
             max_context=context,
             buckets=[api.Shape.decode(), api.Shape(rows, 1, rows, rows)],

@@ -119,7 +119,7 @@ class MapOp(IRDLOperation):
 
 @irdl_op_definition
 class CastOp(IRDLOperation, ResultTyped):
-    """The value in another element type, the nearest, ties to even. The only op that rounds. Floats become i8 of -128 to 127, NaN -128."""
+    """The value in another element type, the nearest, ties to even. The only op that rounds. Floats become i8 of -128 to 127; NaN becomes any number."""
 
     name = "tile.cast"
 

@@ -12,7 +12,7 @@ ROUNDS = 12582912.0, 0x4B400000
 
 
 def rounded_int8(b: KernelBuilder, x: SSAValue) -> SSAValue:
-    """`x` of float32 as bytes from -128 to 127: the nearest, ties to even. NaN becomes -128."""
+    """`x` of float32 as bytes from -128 to 127: the nearest, ties to even. What is not a number may become any."""
     magic, bits = ROUNDS
     kept = b.minimum(b.maximum(x, -128.0), 127.0)
     return b.cast(b.named("rounded", b.sub(b.bitcast(b.add(kept, magic), i32), bits)), i8)

@@ -9,7 +9,7 @@ from lamella.lowering.tile_to_kernel.decode_float8 import FloatWeight
 from lamella.lowering.tile_to_kernel.digits import DigitWeight
 from lamella.lowering.tile_to_kernel.emitter import Emitter
 from lamella.lowering.tile_to_kernel.weight import PlainWeight, Weight
-from lamella.passes.packed_columns import of_bytes
+from lamella.passes.byte_products import of_bytes
 
 
 def weight_of(e: Emitter, contract: Contraction, *, digits: bool = False) -> Weight:
