@@ -45,7 +45,7 @@ def not_describable(contract: ContractOp) -> str | None:
         if reason is not None:
             return reason
     elif kinds[0] not in ELEMENTS or kinds[0] != kinds[1]:
-        return f"x is {kinds[0]} and the weight {kinds[1]}: tiles of descriptors are of {' or '.join(ELEMENTS)}, or of bytes on both sides"
+        return f"x is {kinds[0]} and the weight {kinds[1]}: tiles of descriptors are of {' or '.join(ELEMENTS)}"
     owner = stored_weight(contract).owner
     if isinstance(owner, Operation) and owner.name != "transformer.weight":
         return "its weight is not stored as it is multiplied"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import lamella
 from lamella.api import quantized
 from lamella.checkpoints import PackedSource, packed
-from lamella.errors import CheckpointError, DtypeError, LamellaError, TensorError
+from lamella.errors import CheckpointError, DtypeError, LamellaError, PassError, TensorError
 from lamella.frontends import open_model
 from lamella.frontends.decoder import source_names
 from lamella.program import Shape
@@ -228,6 +228,23 @@ def test_what_quantize_means(tmp_path: Path) -> None:
         assert quantized(opened, option, None) == (opened, None)
     with pytest.raises(DtypeError, match="quantized already, expected none or keep, got int8"):
         quantized(opened, "int8", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [("int8", Compressed("int-quantized", 8, "channel")), ("fp8", Compressed("float-quantized", 8, "channel"))]
+)
+def test_bytes_times_bytes_where_it_is_asked_for(kind: str, form: Compressed, tmp_path: Path) -> None:
+    """A W8A8 checkpoint keeps its activations as they are unless `activations` says otherwise; its weights stay as stored."""
+    save(tmp_path, LLAMA, form, form.config)
+    ids = list(range(3, 20))
+    plain, asked = (lamella.load(tmp_path, executor="reference", activations=a, buckets=[1, 16], max_context=32) for a in ("none", kind))
+    assert plain.executor.manifest.weights == asked.executor.manifest.weights
+    expected, found = (model.session.forward_logits(ids).float() for model in (plain, asked))
+    error = ((found - expected).square().mean() / expected.square().mean()).sqrt().item()
+    assert 1e-4 < error < 0.15
+    other = "fp8" if kind == "int8" else "int8"
+    with pytest.raises(PassError, match=f"no linear can multiply activations of {other}, expected weights of {other} with one scale a row"):
+        lamella.load(tmp_path, executor="reference", activations=other, buckets=[1], max_context=32)
 
 
 def test_inspect_names_the_method(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,3 +92,7 @@ kernel.store %p[%o], %i : !kernel.ptr<f32>, tensor<64xi32>, i32
 // -----
 %d = "test.op"() : () -> !kernel.descriptor<128x64xf32>
 // CHECK: kernel.descriptor: element type f32, expected one of bf16, f16
+
+// -----
+%d = "test.op"() : () -> !kernel.descriptor<128x256xi8>
+// CHECK: kernel.descriptor: blocks of (128, 256), expected powers of two: at most 256 rows of 16 to 128 columns

@@ -25,3 +25,6 @@
 %w8, %d, %n = "test.op"() : () -> (tensor<16x32xi8>, tensor<32x8xi8>, tensor<16x8xi32>)
 // CHECK: %bytes = kernel.dot %w8, %d, %n : tensor<16x32xi8>, tensor<32x8xi8>, tensor<16x8xi32> -> tensor<16x8xi32>
 %bytes = kernel.dot %w8, %d, %n : tensor<16x32xi8>, tensor<32x8xi8>, tensor<16x8xi32> -> tensor<16x8xi32>
+%f8, %g8 = "test.op"() : () -> (tensor<16x32xf8E4M3FN>, tensor<32x8xf8E4M3FN>)
+// CHECK: %floats = kernel.dot %f8, %g8 : tensor<16x32xf8E4M3FN>, tensor<32x8xf8E4M3FN> -> tensor<16x8xf32>
+%floats = kernel.dot %f8, %g8 : tensor<16x32xf8E4M3FN>, tensor<32x8xf8E4M3FN> -> tensor<16x8xf32>

@@ -89,3 +89,8 @@
 %a, %b = "test.op"() : () -> (tensor<16x32xi8>, tensor<32x8xi8>)
 %d = kernel.dot %a, %b : tensor<16x32xi8>, tensor<32x8xi8> -> tensor<16x8xf32>
 // CHECK: kernel.dot %d: result has type tensor<16x8xf32>, expected tensor<16x8xi32>
+
+// -----
+%a, %b = "test.op"() : () -> (tensor<16x16xf8E4M3FN>, tensor<16x8xf8E4M3FN>)
+%d = kernel.dot %a, %b : tensor<16x16xf8E4M3FN>, tensor<16x8xf8E4M3FN> -> tensor<16x8xf32>
+// CHECK: kernel.dot %d: K is 16 and N is 8, expected at least 32 and 8

@@ -26,5 +26,8 @@ func.func @structured(%x: tensor<3x8xbf16>, %w: tensor<5x8xbf16>, %scale: tensor
   %counters = tile.arrivals 8 : i64 : tensor<8xi32>
   // CHECK-NEXT: %last = tile.contract_merge %runs counted by %counters {loc = "layers.0.o"} : tensor<2x3x5xf32>, tensor<8xi32> -> tensor<3x5xf32>
   %last = tile.contract_merge %runs counted by %counters {loc = "layers.0.o"} : tensor<2x3x5xf32>, tensor<8xi32> -> tensor<3x5xf32>
+  %bytes, %numbers = "test.op"() : () -> (tensor<3x8xi8>, tensor<5x8xf32>)
+  // CHECK: tile.contract %bytes, %numbers : tensor<3x8xi8>, tensor<5x8xf32> -> tensor<3x5xf32>
+  %whole = tile.contract %bytes, %numbers : tensor<3x8xi8>, tensor<5x8xf32> -> tensor<3x5xf32>
   func.return %z : tensor<3x5xf32>
 }
