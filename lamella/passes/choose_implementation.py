@@ -49,7 +49,8 @@ class ChooseImplementation(ModulePass):
     `descriptors=auto` and `library=auto` ask the cost model, which needs measured rates of the target (`passes/device.py`); contractions of one x
     are one launch, and compared as one: descriptors are for all of them or none. `on` takes what can be taken, the library first; `off` takes none. Never for
     fewer than `descriptor-tokens` or `library-tokens` rows of x, nor in a decode step: those are bound by the weights. Only bfloat16 and
-    float16 x and weights as the checkpoint has them: not packed, not of experts; descriptors want rows of multiples of 16 bytes.
+    float16 x and weights as the checkpoint has them: not packed, not of experts; descriptors want rows of multiples of 16 bytes, and take bytes times
+    bytes too, int8 or float8 on both sides, at twice the rates of bfloat16, for nobody measured those.
 
     Expects static tile ops before `commute-row-scale`, which leaves the x of a contraction of the library normed and rounded. The function
     records the threshold of the library in `lamella.library`; where nothing was marked, `lamella.idle` says what came nearest.

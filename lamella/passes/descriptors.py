@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.messages import location
-from lamella.dialects.tile import CastOp, ConstantOp, ContractOp, DequantizeOp, GatherColumnsOp, MapOp, ReduceOp
+from lamella.dialects.tile import CastOp, ConstantOp, Contraction, ContractOp, DequantizeOp, GatherColumnsOp, MapOp, ReduceOp
 from lamella.passes.byte_products import WEIGHTS, of_bytes, weight_reason
 from lamella.passes.device import Device
 
@@ -31,7 +31,7 @@ def by_descriptors(op: Operation) -> bool:
     return isinstance(op, ContractOp) and op.implementation is not None and op.implementation.data == DESCRIPTORS
 
 
-def stored_weight(contract: ContractOp) -> SSAValue:
+def stored_weight(contract: Contraction) -> SSAValue:
     """What a contraction reads as its weight where x and weight are multiplied as they lie in memory: the weight, or the bytes it stands for."""
     owner = contract.weight.owner
     return owner.words if of_bytes(contract) and isinstance(owner, DequantizeOp) else contract.weight

@@ -80,7 +80,7 @@ class QuantizeActivations(ModulePass):
                 op.operands[0] = made[op.x] if op.x in made else made.setdefault(op.x, quantized(op, self.kind))
             verdict = "not_quantized" if reason else "quantized"
             records.append(
-                {"verdict": verdict, "kind": "activation", "what": subject(op), "reason": reason or f"{self.kind}, a scale a row"}
+                {"verdict": verdict, "kind": "activation", "what": subject(op), "reason": reason or f"x in {self.kind}, a scale a row"}
             )
         return records
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from xdsl.dialects.builtin import bf16, i32
 from xdsl.ir import SSAValue
 
+import lamella
 from lamella.dialects.attributes import element_type_of
 from lamella.dialects.transformer import QuantizeRowsOp
 from lamella.errors import PassError
 from lamella.lowering.transformer_to_tile.quantize import quantize_rows
 from lamella.semantics import IMPLEMENTATIONS, SCALARS
+from lamella.tools.cross_compile import cross_compile
 from tests.numeric.harness import Compiled, agree, compile_function
 from tests.numeric.test_quantized import Packed
 
@@ -154,3 +158,20 @@ def compiled_reason() -> Compiled:
     g = graph(1, "int8", 64, ("w", 24))
     assert element_type_of(g["w"]) == i32
     return compile_function(g.returns(g.product(g.quantize(g.norm(g["x"]), "int8"), "w", "int8", 64)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_of_a_large_model_do_not_spill(kind: str) -> None:
+    """Llama-3.1-8B, compiled for sm_90 with no GPU: one token, eight, and 2048, whose bytes come through descriptors."""
+    config = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "llama-3.1-8b.json"
+    program = lamella.compile(
+        config, random_weights=0, dtype="bfloat16", quantize=kind, activations=kind, buckets=[1, 8, 2048], max_context=4096
+    )
+    of_bytes = {name: text for name, text in program.kernels.items() if "_mma_" in name and "values" in text}
+    rows = {name: text for name, text in program.kernels.items() if "_row_" in name and "values_out_ptr" in text}
+    assert len(of_bytes) >= 12 and len(rows) >= 9
+    word = "tensordesc<i8[" if kind == "int8" else "tensordesc<fp8e4nv["
+    assert all((word in text) == name.startswith("t2048") for name, text in of_bytes.items() if "lm_head" not in text)
+    for figure in cross_compile(of_bytes | rows, "sm_90", pdl=True):
+        assert figure.spills == 0, figure

@@ -21,8 +21,8 @@ func.func @forward(%x : tensor<2x64xbf16>, %p : tensor<64x16xi32>, %s : tensor<6
   func.return %q, %k, %gate, %v, %u, %o : tensor<2x64xbf16>, tensor<2x64xbf16>, tensor<2x64xbf16>, tensor<2x64xbf16>, tensor<2x64xbf16>, tensor<2x64xbf16>
 }
 // CHECK:      lamella.folds = [
-// CHECK-SAME: {kind = "activation", reason = "int8, a scale a row", verdict = "quantized", what = "transformer.linear at layers.0.attn.q"}
-// CHECK-SAME: {kind = "activation", reason = "int8, a scale a row", verdict = "quantized", what = "transformer.linear at layers.0.attn.k"}
+// CHECK-SAME: {kind = "activation", reason = "x in int8, a scale a row", verdict = "quantized", what = "transformer.linear at layers.0.attn.q"}
+// CHECK-SAME: {kind = "activation", reason = "x in int8, a scale a row", verdict = "quantized", what = "transformer.linear at layers.0.attn.k"}
 // CHECK-SAME: {kind = "activation", reason = "skip names layers.0.ffn.gate", verdict = "not_quantized", what = "transformer.linear at layers.0.ffn.gate"}
 // CHECK-SAME: {kind = "activation", reason = "its weight has a scale for 32 columns, not one a row", verdict = "not_quantized", what = "transformer.linear at layers.0.attn.v"}
 // CHECK-SAME: {kind = "activation", reason = "its weight is floats, not int8", verdict = "not_quantized", what = "transformer.linear at layers.0.ffn.up"}
