@@ -21,11 +21,12 @@ from lamella.dialects.attributes import ELEMENT_BYTES, attributes_of, element_of
 from lamella.dialects.kernel.types import BLOCK_BYTES, BLOCK_ROWS
 from lamella.dialects.tile import AttendOp, ContractOp, FusedOp, LedgerEntryAttr, ReduceOp, ScheduleAttr
 from lamella.errors import OutputError, PassError
+from lamella.passes.byte_products import of_bytes
 from lamella.passes.contractions import FEW_ROWS, weight_kind
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
-from lamella.passes.packed_columns import digits, most_columns, streamed
+from lamella.passes.packed_columns import LEAST_BYTES, digits, most_columns, streamed
 from lamella.passes.registers import most_registers, registers
 from lamella.passes.schedules import minimum_columns, power_of_two
 
@@ -224,7 +225,7 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
         if reason is not None:
             return reason
     few = streamed(split.contracts, shape_of(split.contracts[0].x)[0])
-    least = {"m": 1 if few else 8 if options.get("swap") == 1 else 16, "n": 16, "k": 16}
+    least = {"m": 1 if few else 8 if options.get("swap") == 1 else 16, "n": 16, "k": LEAST_BYTES if of_bytes(split.contracts[0]) else 16}
     small = next((n for n in least if skeleton == "mma" and options[n] < least[n]), None)
     if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:
         return f"k = {options['k']} are no whole groups, or do not divide a row of packed weights"
