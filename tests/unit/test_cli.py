@@ -170,7 +170,7 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
     (_, load), (ids, generate) = calls[2:]
     load.pop("progress")(1, 2, "embed")
     load.pop("kernel_progress")(1, 2, "t1_gemv_0")
-    assert (load.pop("quantize_head"), load.pop("kv_cache")) == (None, "auto")
+    assert (load.pop("quantize_head"), load.pop("activations"), load.pop("kv_cache")) == (None, "none", "auto")
     assert (load.pop("quantize"), load.pop("steps_per_replay"), generate["steps_per_replay"]) == ("none", 1, 1)
     assert load.pop("library") == "auto"
     assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None, "max_arena": 0, "weight_cache": Path("kept")}
