@@ -75,7 +75,10 @@ def shuffled_programs(order: Random) -> Iterator[None]:
 
 @contextmanager
 def nearest_bfloat16() -> Iterator[None]:
-    """Within it, interpreted casts from float32 to bfloat16 round to nearest even, as a GPU does; the interpreter itself truncates."""
+    """Within it, interpreted casts to bfloat16 are those of a GPU: from float32 to the nearest, even of two; and whole numbers become their values.
+
+    The interpreter itself truncates the former, and takes the latter for the bits of a bfloat16.
+    """
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
     from triton.runtime.interpreter import interpreter_builder as builder
@@ -88,11 +91,18 @@ def nearest_bfloat16() -> Iterator[None]:
         rounded = torch.from_numpy(numpy.ascontiguousarray(src.data)).bfloat16().view(torch.int16)
         return TensorHandle(rounded.numpy().view(numpy.uint16).reshape(src.data.shape), dst_type.scalar)
 
-    builder.create_fp_trunc = create_fp_trunc  # an instance attribute that hides the method
+    def create_si_to_fp(src: Any, dst_type: Any) -> Any:
+        if dst_type.scalar != tl.bfloat16:
+            return from_integer(src, dst_type)
+        return create_fp_trunc(TensorHandle(src.data.astype(numpy.float32), tl.float32), dst_type)
+
+    from_integer = builder.create_si_to_fp
+    builder.create_fp_trunc = create_fp_trunc  # instance attributes that hide the methods
+    builder.create_si_to_fp = create_si_to_fp
     try:
         yield
     finally:
-        del builder.create_fp_trunc
+        del builder.create_fp_trunc, builder.create_si_to_fp
 
 
 @dataclass(frozen=True)

@@ -137,3 +137,8 @@ def test_launches_of_a_layer(kind: str) -> None:
         (bucket,) = program.manifest.buckets
         places = [launch.loc.removeprefix("layers.3.") for launch in bucket.launches if launch.loc.startswith("layers.3.")]
         assert places == ["attn_norm", "attn", "attn.attention", "attn.attention", "attn", "ffn_norm", "ffn", "ffn.gated", "ffn"], places
+
+
+def test_interpreted_bytes_become_bfloat16(tmp_path: Path) -> None:
+    """Which Triton's interpreter by itself would take for the bits of one."""
+    compare(tmp_path, "int8", "bfloat16", "interpret", "cpu", (9,))
