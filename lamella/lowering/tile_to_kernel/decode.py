@@ -57,13 +57,12 @@ class PackedWeight(PackedTiles):
             group = self.e.hinted("group", b.expand(b.add(b.arange(count), self.group_of(piece.start)), 0))
             total = self.op.groups
             inside = None if total % count == 0 else b.lt(group, total)
-            return [*found, *self.factors_of(rows, group, self.block_of(piece, group), inside)]
+            found += self.factors_of(rows, group, inside)
+            return [*found, *self.above(rows, self.block_of(piece, group), inside)] if self.op.per_super else found
 
     def block_of(self, piece: Piece, group: SSAValue) -> SSAValue:
         """Which of what multiplies scales is that of each `group` of a piece: one for all where the piece is a part of what shares it."""
         b, each = self.e.b, self.op.per_super
-        if not each:
-            return group
         together = each * self.op.packing.group.data
         if together % piece.size == 0:
             first = piece.over(b, together)

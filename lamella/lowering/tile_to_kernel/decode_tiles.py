@@ -87,8 +87,17 @@ class PackedTiles(Weight):
         byte, bit = byte_of(self.e.b, column, self.op.packing)
         return signed_number(self.e.b, self.bytes_of(rows, byte, mask), bit, 4)
 
-    def ahead(self, rows: Rows, start: Operand, size: int, unit: int) -> list[SSAValue]:
-        """Scales of the groups, each followed by its least values, and both by what multiplies them."""
+    def ahead_each(self, rows: Rows, start: SSAValue, offsets: range, unit: int) -> list[list[SSAValue]]:
+        """What multiplies scales is read once where all these columns share it."""
+        over: list[SSAValue] = []
+        together = self.op.per_super * self.op.packing.group.data
+        if together and together % offsets.stop == 0:
+            with self.e.b.source(self.source):
+                over = self.above(rows, self.e.b.floordiv(start, together), None)
+        return [self.ahead(rows, self.e.b.add(start, offset), offsets.step, unit, over) for offset in offsets]
+
+    def ahead(self, rows: Rows, start: Operand, size: int, unit: int, over: Sequence[SSAValue] = ()) -> list[SSAValue]:
+        """Scales of the groups, each followed by its least values, and both by what multiplies them, which is `over` if that is known."""
         if self.deferred:
             return []
         whole = self.op.groups == 1
@@ -97,31 +106,23 @@ class PackedTiles(Weight):
         with self.e.b.source(self.source):
             for first in range(0, size, step):
                 group = self.e.b.constant(0) if whole else self.group_of(self.e.b.add(start, first))
-                block = self.e.b.floordiv(group, self.op.per_super) if self.op.per_super else group
-                found += self.factors_of(rows, group, block, None)
+                found += self.factors_of(rows, group, None)
+                if self.op.per_super:
+                    found += over or self.above(rows, self.e.b.floordiv(group, self.op.per_super), None)
         return found
 
-    def factors_of(self, rows: Rows, group: SSAValue, block: SSAValue, mask: SSAValue | None) -> list[SSAValue]:
-        """Scales, perhaps least values, and perhaps what multiplies them, of the rows in some groups, as they lie in memory.
+    def factors_of(self, rows: Rows, group: SSAValue, mask: SSAValue | None) -> list[SSAValue]:
+        """Scales, and perhaps least values, of the rows in some groups, as they lie in memory."""
+        parts = (("scale", self.op.scales), ("least", self.op.mins))
+        return [self.e.b.named(name, self.of_group(part, rows, group, mask)) for name, part in parts if part is not None]
 
-        `block` says which of what multiplies them is that of each group, or of all.
-        """
-        op, b = self.op, self.e.b
-        found = [
-            b.named(name, self.of_group(value, rows, group, mask))
-            for name, value in (("scale", op.scales), ("least", op.mins))
-            if value is not None
-        ]
-        if op.per_super:
-            found += [
-                b.named(name, self.of_group(value, rows, block, mask))
-                for name, value in (("super_scale", op.super_scales), ("super_least", op.super_mins))
-                if value is not None
-            ]
-        return found
+    def above(self, rows: Rows, block: SSAValue, mask: SSAValue | None) -> list[SSAValue]:
+        """What multiplies scales, and perhaps least values, of the rows, as it lies in memory; `block` says which of a row, of each group or of all."""
+        parts = (("super_scale", self.op.super_scales), ("super_least", self.op.super_mins))
+        return [self.e.b.named(name, self.of_group(part, rows, block, mask)) for name, part in parts if part is not None]
 
     def widened(self, held: Sequence[SSAValue]) -> list[SSAValue]:
-        """What `factors_of` gave as scales and perhaps least values in float32: as exact as they are written down, one product or none."""
+        """What `factors_of` gave, followed by what was `above`, as scales and perhaps least values in float32, which holds their products exactly."""
         b, wide = self.e.b, [self.e.b.cast(value, f32) for value in held]
         if not self.op.per_super:
             return wide

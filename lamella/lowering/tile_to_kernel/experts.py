@@ -232,7 +232,7 @@ class ManyRows:
         unit = weight.unit(self.size)
         together = 2 * unit if weight.paired else unit
         offsets = range(0, self.size, together)
-        held = [weight.ahead(taken, self.e.b.add(self.start, offset), together, unit) for offset in offsets]
+        held = weight.ahead_each(taken, self.start, offsets, unit)
         for offset, read in zip(offsets, held, strict=True):
             pieces = [self.piece(offset + own, unit, weight.columns) for own in range(0, together, unit)]
             xs = [self.e.emit(weight.contract.x, piece.place) for piece in pieces]

@@ -154,8 +154,8 @@ class Mma:
             *sums, reduced = self.apart(loop.values, carried)
             steps = range(0, block_k, together)
             # Loads that the loop does not pipeline: all of a trip are asked for before the first is waited for.
-            held = [[w.ahead(taken, b.add(loop.index, offset), together, unit) for w in weights] for offset in steps]
-            for offset, read in zip(steps, held, strict=True):
+            held = [w.ahead_each(taken, loop.index, steps, unit) for w in weights]
+            for offset, read in zip(steps, zip(*held, strict=True), strict=True):
                 starts = [b.add(loop.index, offset + own) for own in range(0, together, unit)]
                 pieces = [Piece(start, unit, e.columns(self.rows, self.row_mask, start, unit, k)) for start in starts]
                 xs = [b.broadcast(e.emit(x, piece.place), (block_m, unit)) for piece in pieces]

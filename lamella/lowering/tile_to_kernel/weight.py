@@ -95,6 +95,10 @@ class Weight(ABC):
         """What `multiply` reads besides the weight for `size` columns from `start` on: loads that a loop does not pipeline."""
         return []
 
+    def ahead_each(self, rows: Rows, start: SSAValue, offsets: range, unit: int) -> list[list[SSAValue]]:
+        """What is read `ahead` for the columns from each of `offsets` behind `start` on, a multiple of where they end."""
+        return [self.ahead(rows, self.e.b.add(start, offset), offsets.step, unit) for offset in offsets]
+
     @abstractmethod
     def multiply(
         self, xs: Sequence[SSAValue], sums: Sequence[SSAValue], rows: Rows, pieces: Sequence[Piece], held: Sequence[SSAValue]
