@@ -74,16 +74,14 @@ FEW_PROGRAMS = 64
 
 def followed_by(steps: Iterable[func.FuncOp], idle: Collection[str]) -> dict[str, int]:
     """The kernels that are followed by one of `idle` in some step, with the most programs of their launches."""
-    found: dict[str, int] = {}
+    found: set[str] = set()
     most: dict[str, int] = {}
     for function in steps:
         launches = [op for op in function.body.block.ops if isinstance(op, host.LaunchOp)]
         names = [launch.kernel.string_value() for launch in launches]
         for name, launch in zip(names, launches, strict=True):
             most[name] = max(most.get(name, 0), prod(launch.grid.get_values()))
-        for name, following in pairwise(names):
-            if following in idle:
-                found[name] = 0
+        found |= {name for name, following in pairwise(names) if following in idle}
     return {name: most[name] for name in found}
 
 

@@ -6,7 +6,7 @@ to lie in memory as it is multiplied: nothing is computed on its way into the pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
@@ -78,16 +78,17 @@ def describable(ops: Sequence[Operation]) -> bool:
         return False
     roles = {contracts[0].x: "x", **{stored_weight(c): "weight" for c in contracts}}
     for value, role in roles.items():
-        users = [use.operation for use in value.uses if use.operation in inside]
-        if role == "weight" and of_bytes(contracts[0]):
-            users = (
-                [use.operation for op in users for use in op.results[0].uses]
-                if all(isinstance(op, DequantizeOp) for op in users)
-                else users
-            )
-        if any(not isinstance(op, ContractOp) or (op.x if role == "x" else stored_weight(op)) is not value for op in users):
+        if any(
+            not isinstance(op, ContractOp) or (op.x if role == "x" else stored_weight(op)) is not value for op in readers(value, inside)
+        ):
             return False
     return all(by_descriptors(c) and c.x is contracts[0].x and c.x is not stored_weight(c) for c in contracts)
+
+
+def readers(value: SSAValue, inside: Collection[Operation]) -> Iterator[Operation]:
+    """The ops of a region that read a value; of what words stand for, those that read that."""
+    for op in [use.operation for use in value.uses if use.operation in inside]:
+        yield from [use.operation for use in op.result.uses] if isinstance(op, DequantizeOp) else [op]
 
 
 def normed(x: SSAValue) -> bool:

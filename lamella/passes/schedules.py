@@ -139,6 +139,9 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     n = 128 // side_by_side if m >= 64 and not exact else 32
     while n > 16 and -(-tokens // m) * (columns // n) < target.multiprocessors:
         n //= 2
+    if any(op.per_super for op in map(decoder, split.contracts) if op is not None):
+        # Scales of bytes pass through registers, not through shared memory: with as many columns hundreds of bytes a thread spilled (sm_90).
+        n = max(16, n // 2)
     described = describable(ops)
     if m == target.tile_rows and as_stored(split):
         n = target.tile_columns(tokens, columns * side_by_side)
@@ -147,8 +150,9 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
         # Angles take registers beside the products, unless a tile is taken in halves.
         n = max(16, (n if described or not any(isinstance(op, RotateOp) for op in split.epilogue) else min(n, 128)) // side_by_side)
     n = max(n, needed_columns(split), 16)
-    columns_of_k = 128 if of_bytes(split.contracts[0]) else 32 if exact else 64 if m >= 64 else 128
-    block_k = most_columns(split.contracts, min(max(LEAST_BYTES if of_bytes(split.contracts[0]) else 16, power_of_two(k)), columns_of_k))
+    as_bytes = of_bytes(split.contracts[0])
+    columns_of_k = 128 if as_bytes else 32 if exact else 64 if m >= 64 else 128
+    block_k = most_columns(split.contracts, min(max(LEAST_BYTES if as_bytes else 16, power_of_two(k)), columns_of_k))
     warps = 8 if m * n * side_by_side >= 128 * 128 else 4
     stages = 2 if exact else 3 if m >= 64 else 4
     found = {"m": m, "n": n, "k": block_k, "warps": warps, "stages": stages, "swap": 0, "splits": 1}

@@ -91,18 +91,22 @@ def nearest_bfloat16() -> Iterator[None]:
         rounded = torch.from_numpy(numpy.ascontiguousarray(src.data)).bfloat16().view(torch.int16)
         return TensorHandle(rounded.numpy().view(numpy.uint16).reshape(src.data.shape), dst_type.scalar)
 
-    def create_si_to_fp(src: Any, dst_type: Any) -> Any:
+    def from_integer(method: Any, src: Any, dst_type: Any) -> Any:
         if dst_type.scalar != tl.bfloat16:
-            return from_integer(src, dst_type)
+            return method(src, dst_type)
         return create_fp_trunc(TensorHandle(src.data.astype(numpy.float32), tl.float32), dst_type)
 
-    from_integer = builder.create_si_to_fp
-    builder.create_fp_trunc = create_fp_trunc  # instance attributes that hide the methods
-    builder.create_si_to_fp = create_si_to_fp
+    patches = {
+        "create_fp_trunc": create_fp_trunc,
+        "create_si_to_fp": partial(from_integer, builder.create_si_to_fp),
+        "create_ui_to_fp": partial(from_integer, builder.create_ui_to_fp),
+    }
+    vars(builder).update(patches)  # instance attributes that hide the methods
     try:
         yield
     finally:
-        del builder.create_fp_trunc, builder.create_si_to_fp
+        for name in patches:
+            delattr(builder, name)
 
 
 @dataclass(frozen=True)

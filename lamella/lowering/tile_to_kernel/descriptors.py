@@ -51,7 +51,8 @@ def described_products(
 ) -> list[SSAValue]:
     """The products [m, n] of the tokens from `first` on with the weight rows from `start` on, of each contraction.
 
-    Sums of bytes, whole numbers, leave as floats. Blocks reach past the ends of the matrices: what they bring from there is 0, and rows of the result past the last are not stored.
+    Sums of bytes, whole numbers, leave as floats. Blocks reach past the ends of the matrices: what they bring from there is 0, and rows of the
+    result past the last are not stored.
     """
     b, x = e.b, contracts[0].x
     block_m, block_n, block_k = (schedule.get(name) for name in ("m", "n", "k"))
