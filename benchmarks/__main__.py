@@ -107,6 +107,7 @@ def kernels(
     context: ContextOption = 1000,
     max_context: MaxContextOption = 2048,
     tokens: Annotated[int | None, typer.Option(min=1, help="Measure the prefill bucket of so many tokens instead.")] = None,
+    quantize: Annotated[str, typer.Option(metavar="KIND", help="Kind of weights: none, int8, int4, fp8.")] = "none",
     dtype: DtypeOption = "auto",
     layers: LayersOption = None,
     device: DeviceOption = "auto",
@@ -118,7 +119,7 @@ def kernels(
     from benchmarks import kernels as measured
 
     with _settings(config, layers, device, dtype, steps, repetitions) as made:
-        measured.kernels(made(output), batch=batch, context=context, max_context=max_context, tokens=tokens)
+        measured.kernels(made(output), batch=batch, context=context, max_context=max_context, tokens=tokens, quantize=quantize)
 
 
 @app.command()

@@ -24,6 +24,8 @@ LAUNCHES = 64
 """At least so many launches make one timed graph, lest the start of the graph count."""
 FEW_LAUNCHES = 4
 """Of kernels that take long, as those of many tokens do."""
+INDICES = ("i32", "i64")
+"""Types of numbers that choose rows of a table or slots of a cache; bytes are values."""
 COLUMNS = (
     "name",
     "launches_a_step",
@@ -54,13 +56,21 @@ class Part:
     timed: Bucket
 
 
-def kernels(settings: Settings, *, batch: int, context: int, max_context: int, tokens: int | None = None) -> Report:
-    """Times each distinct kernel of the decode bucket of `batch` sequences, or of the prefill bucket of `tokens` tokens."""
+def kernels(settings: Settings, *, batch: int, context: int, max_context: int, tokens: int | None = None, quantize: str = "none") -> Report:
+    """Times each distinct kernel of the decode bucket of `batch` sequences, or of the prefill bucket of `tokens` tokens; weights are packed as
+    `quantize` says."""
     report = Report("kernels", settings.device, {"config": settings.name}, settings.output)
     rates = rates_of(settings.device)
     shape = Shape.prefill(tokens) if tokens else Shape.decode(batch)
+    report.note(quantize=quantize)
     model = load(
-        settings.config, [shape], device=settings.device, dtype=settings.dtype, max_context=max_context, sequences=1 if tokens else batch
+        settings.config,
+        [shape],
+        device=settings.device,
+        dtype=settings.dtype,
+        max_context=max_context,
+        sequences=1 if tokens else batch,
+        quantize=quantize,
     )
     return measure_kernels(report, settings, model, model.executor.manifest.buckets[0], context, rates)
 
@@ -188,8 +198,7 @@ def unsafe(part: Part, kernel_inputs: int) -> str | None:
     Any numbers will do for values, but an index must be one.
     """
     ranges = [
-        [(r.offset, r.bytes) for r in launch.args[:kernel_inputs] if r.pool == "arena" and r.dtype.startswith("i")]
-        for launch in part.launches
+        [(r.offset, r.bytes) for r in launch.args[:kernel_inputs] if r.pool == "arena" and r.dtype in INDICES] for launch in part.launches
     ]
     if any(r not in ranges[0] for later in ranges for r in later):
         return "launches read different indices"

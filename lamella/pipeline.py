@@ -138,7 +138,12 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "kernels",
-        (PassSpec("tile-to-kernel", needed=True), PassSpec("dependent-launch"), PassSpec("check-coalescing")),
+        (
+            PassSpec("tile-to-kernel", needed=True),
+            PassSpec("check-pipelines"),
+            PassSpec("dependent-launch"),
+            PassSpec("check-coalescing"),
+        ),
         frozenset({"builtin", "func", "kernel", "host", "memref.view", "arith.constant"}),
     ),
 )

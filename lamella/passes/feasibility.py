@@ -163,7 +163,7 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
     if all(isinstance(a, ContractOp) for a in anchors):
         split = parts(ops)
         reason = _contract(ops, split, stored_values(ops, copied))
-        one = shape_of(split.contracts[0].x)[0] == 1 and not all(streams(c) for c in split.contracts)
+        one = shape_of(split.contracts[0].x)[0] == 1 and not streams(split.contracts)
         return _answer("gemv" if one else "mma", reason, "contract")
     experts = [a for a in anchors if isinstance(a, ContractExpertsOp)]
     if len(experts) == len(anchors):

@@ -14,11 +14,15 @@ from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, data_operands, result_rows
 from lamella.passes.packed_columns import decoder, streamed, unit
 from lamella.passes.region_graph import Group, value_bytes
+from lamella.passes.schedules import WARP_GROUP_ROWS
 
 SQUARING, HIDDEN, NORM_US = 2.2, 0.48, 3.0
 """What adding up squares of x beside products takes, a token for each weight row that a program multiplies, as a share of the time that its weights take;
 the share that hides behind them; and the microseconds of a launch that adds them up once for all programs. Measured on an H200 with 4, 8 and 32
 tokens of Llama-3.1-8B: of 32 tokens and 32, 64 and 128 rows a program the products took 2.9, 1.6 and 1.0 times their weights (benchmarks/results)."""
+UNGROUPED = 0.24
+"""What the products of a program take longer, as a share of the time that its weights take, where sums beside them keep its warps from multiplying as a
+group: gate and up of Llama-3.1-8B, 32 tokens, on an H200 (benchmarks/results)."""
 STEP, STEP_US = 256, 0.1
 """Columns of a step over K of weights of bytes, and microseconds that computing x adds to one: measured on an H200 (benchmarks/results)."""
 
@@ -140,7 +144,8 @@ def summed_beside(split: Parts, before: Sequence[Operation], schedule: ScheduleA
         return 0.0
     rows = schedule.get("n") * max(len(c) for c in split.components)
     stream = sum(value_bytes(v) for c in split.contracts for v in weight_values(c)) / target.bandwidth * 1e6
-    return max(0.0, stream * (SQUARING * schedule.get("m") / rows - HIDDEN) - NORM_US)
+    held_back = UNGROUPED if schedule.get("n") >= WARP_GROUP_ROWS else 0.0
+    return max(0.0, stream * (SQUARING * schedule.get("m") / rows - HIDDEN + held_back) - NORM_US)
 
 
 def lost_parallelism(split: Parts, schedule: ScheduleAttr, target: Device) -> float:

@@ -12,9 +12,10 @@ LEAST_UNIT = 16
 """Columns of the smallest product of tiles; halves of bytes that lie closer together are taken out one by one."""
 LEAST_BYTES = 32
 """Columns of the smallest product of bytes."""
-SMALL = 16 << 20
-"""Bytes of a weight of 4-bit numbers from which on one token goes to the tensor cores: what it waits for in a smaller one are launches, and FMA lets its norm stay inside and
-starts early. Measured on an H200: q, k and v of Llama-3.1-8B 12.6 us by FMA, 12.2 by digits and 3 for the norm; all of Llama-3.2-1B 0.65 ms and 0.78."""
+SMALL, LONG = 10 << 20, 4096
+"""Bytes of the weights, side by side, of 4-bit numbers from which on one token goes to the tensor cores, and columns of which they are made; of shorter rows
+it takes as many times more. What a smaller one waits for are launches, and FMA starts early. Measured on an H200, a step by digits rather than by FMA: q, k and v of
+Llama-3.1-8B 4 us a layer less, its output 1.6 more, gate and up of Llama-3.2-1B 0.6 more (benchmarks/results)."""
 FEW_DIGITS = 4
 """Tokens up to which x is multiplied as digits: each takes several columns of a product."""
 
@@ -54,20 +55,27 @@ def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
     return op.packing.in_bytes or (op.packing.bits == 8 and op.groups == 1)
 
 
-def streams(contract: ContractOp | ContractPartialOp) -> bool:
-    """Whether one token is multiplied on the tensor cores too: a weight of bytes or of eight-bit floats, which FMA would take apart one by one."""
+def streams(contracts: Sequence[ContractOp | ContractPartialOp]) -> bool:
+    """Whether one token is multiplied on the tensor cores too: weights of bytes or of eight-bit floats, which FMA would take apart one by one, and
+    halves of bytes, where there are many."""
+    sizes = [shape_of(c.weight) for c in contracts if (op := decoder(c)) is not None and op.packing.bits == 4]
+    halves = sum(rows * columns // 2 * min(columns, LONG) // LONG for rows, columns in sizes)
+    return all(_streams(c, halves) for c in contracts)
+
+
+def _streams(contract: ContractOp | ContractPartialOp, halves: int) -> bool:
+    """Beside so many bytes of 4-bit numbers in rows of LONG columns."""
     op = decoder(contract)
     if of_bytes(contract):
         return True
     if op is None or op.packing.floats:
         return op is not None
-    rows, columns = shape_of(contract.weight)
-    return takes_digits(contract) and (op.packing.bits == 8 or rows * columns // 2 >= SMALL)
+    return takes_digits(contract) and (op.packing.bits == 8 or halves >= SMALL)
 
 
 def streamed(contracts: Sequence[ContractOp | ContractPartialOp], tokens: int) -> bool:
     """Whether contractions of few tokens take as many columns of a product as they need, and no fewer: weights of a byte or less, all of them."""
-    return digits(contracts, tokens) or (tokens == 1 and all(streams(c) for c in contracts))
+    return digits(contracts, tokens) or (tokens == 1 and streams(contracts))
 
 
 def digits(contracts: Iterable[ContractOp | ContractPartialOp], tokens: int) -> bool:

@@ -26,6 +26,12 @@ WARP_BYTES = 8192
 HELD = 256 * 256
 """Bytes of registers of a program for weights as they were loaded: 64 a thread of 256."""
 
+WARP_GROUP, WARP_GROUP_ROWS = 4, 64
+"""Warps that multiply so many rows together, from tiles in shared memory that they read after the instruction is done: `passes/check_pipelines.py`."""
+
+MOST_BESIDE = 2
+"""Warps of a program that adds up rows of x beside its products: less than a warp group, since the sums read the tiles of x too."""
+
 MAX_ROW = 8192
 """Columns a row program keeps at once; longer rows are taken in chunks."""
 
@@ -191,7 +197,8 @@ def stream_schedule(split: Parts, target: Device) -> ScheduleAttr:
     while not whole and splits < 8 and tiles * splits < busy and trips >= 8 * splits and tiles <= target.counters:
         splits *= 2
     as_digits = digits(split.contracts, tokens)
-    options = {"m": power_of_two(tokens), "n": n, "k": block_k, "warps": max(1, n // 64), "stages": 3, "swap": 1, "splits": splits}
+    warps = max(1, min(8 if not whole else MOST_BESIDE, n // 64))
+    options = {"m": power_of_two(tokens), "n": n, "k": block_k, "warps": warps, "stages": 3, "swap": 1, "splits": splits}
     return ScheduleAttr.of("mma", **options, **({"digits": 3} if as_digits else {}))
 
 
@@ -207,11 +214,14 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
     m = max(8, power_of_two(tokens))
     n, busy = (32, 3 * target.multiprocessors) if m <= 16 else (64, 2 * target.multiprocessors)
-    packed = max(weight_bits(c) for c in split.contracts) <= 8
-    block_k = 256 if packed else 64 if m > 16 and side_by_side > 1 else 128
+    bits = max(weight_bits(c) for c in split.contracts)
+    packed = bits <= 8
+    unpacks = packed and m > 16 and -(-columns // n) < busy and not of_bytes(split.contracts[0])
+    block_k = 256 if packed and not unpacks else 64 if m > 16 and (side_by_side > 1 or bits == 8) else 128
     block_k = most_columns(split.contracts, min(max(LEAST_BYTES if of_bytes(split.contracts[0]) else 16, power_of_two(k)), block_k))
-    # Sums of two products left in memory cost more than the second half of a wave: 224 programs of gate and up 51 us, twice as many 61.
-    busy = target.multiprocessors if side_by_side > 1 else busy
+    # Sums of two products left in memory cost more than the second half of a wave: 224 programs of gate and up 51 us, twice as many 61. Where weights
+    # are unpacked, another program on a multiprocessor is worth more: of int4 and 32 tokens 49 us for 63.
+    busy = target.multiprocessors if side_by_side > 1 and not unpacks else busy
     whole = any(isinstance(op, ReduceOp) for op in split.prologue)
     splits, trips = 1, -(-k // block_k)
     while not whole and splits < 4 and -(-columns // n) * splits < busy and trips >= 8 * splits:
@@ -219,8 +229,10 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     while whole and n > 16 and -(-columns // n) < target.multiprocessors:
         n //= 2
     n = max(n, needed_columns(split))
-    stages = 4 if packed else 3 if -(-columns // n) * splits >= busy else 5
-    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=max(1, min(8, n // 16)), stages=stages, swap=1, splits=splits)
+    # Of 32 tokens five tiles in flight leave room for one program on a multiprocessor, and three for two: 12.1 us for 14.2 (4096x4096).
+    stages = 4 if packed and not unpacks else 3 if m > 16 or -(-columns // n) * splits >= busy else 5
+    warps = max(1, min(8 if not whole else MOST_BESIDE, n // 16))
+    return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages, swap=1, splits=splits)
 
 
 def needed_columns(split: Parts) -> int:

@@ -28,7 +28,7 @@ from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
 from lamella.passes.packed_columns import LEAST_BYTES, digits, most_columns, streamed
 from lamella.passes.registers import most_registers, registers
-from lamella.passes.schedules import minimum_columns, power_of_two
+from lamella.passes.schedules import MOST_BESIDE, WARP_GROUP_ROWS, minimum_columns, power_of_two
 
 FORMAT = 1
 SHIPPED = Path(__file__).with_name("tuned")
@@ -224,8 +224,9 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
         reason = _few_limits(options, split, target) or _described_limits(options, ops)
         if reason is not None:
             return reason
-    few = streamed(split.contracts, shape_of(split.contracts[0].x)[0])
-    least = {"m": 1 if few else 8 if options.get("swap") == 1 else 16, "n": 16, "k": LEAST_BYTES if of_bytes(split.contracts[0]) else 16}
+    tokens = shape_of(split.contracts[0].x)[0]
+    few, as_bytes = streamed(split.contracts, tokens), of_bytes(split.contracts[0]) or digits(split.contracts, tokens)
+    least = {"m": 1 if few else 8 if options.get("swap") == 1 else 16, "n": 16, "k": LEAST_BYTES if as_bytes else 16}
     small = next((n for n in least if skeleton == "mma" and options[n] < least[n]), None)
     if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:
         return f"k = {options['k']} are no whole groups, or do not divide a row of packed weights"
@@ -253,9 +254,12 @@ def _few_limits(options: Mapping[str, int], split: Parts, target: Device) -> str
         return f"m = {options['m']} tokens are too many to be columns of a product, at most {FEW_ROWS}"
     if "digits" in options and not (options["digits"] == 3 and options["swap"] == 1 and digits(split.contracts, options["m"])):
         return f"digits = {options['digits']}, expected 3, of at most 4 tokens and weights of bytes, which go down the product"
+    sums = any(isinstance(op, ReduceOp) for op in split.prologue)
+    if sums and options["swap"] == 1 and options["warps"] > MOST_BESIDE and options["n"] >= WARP_GROUP_ROWS:
+        return f"warps = {options['warps']} would multiply as a group while others add up the same x, at most {MOST_BESIDE}"
     if options["splits"] == 1:
         return None
-    if any(isinstance(op, ReduceOp) for op in split.prologue):
+    if sums:
         return "a reduction of x needs all its columns in one program"
     if options["m"] < tokens:
         return f"columns are shared by programs of one tile of tokens, and {tokens} take several"

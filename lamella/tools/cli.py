@@ -255,6 +255,10 @@ def tune(
     as_json: JsonOption = False,
     arch: Annotated[str | None, typer.Option(metavar="sm_NN", help="Architecture of the GPU; by default that of this machine's.")] = None,
     dtype: DtypeOption = "auto",
+    quantize: QuantizeOption = "none",
+    quantize_head: HeadOption = None,
+    activations: ActivationsOption = "none",
+    kv_cache: CacheOption = "auto",
     max_context: ContextOption = None,
     random_weights: SeedOption = None,
 ) -> None:
@@ -271,6 +275,7 @@ def tune(
             dtype=dtype,
             max_context=max_context,
             random_weights=random_weights,
+            storage=Storage(quantize, quantize_head, activations, kv_cache),
             budget_seconds=budget_seconds,
             again=again,
             dry_run=dry_run,

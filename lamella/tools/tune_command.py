@@ -14,6 +14,7 @@ from lamella.passes.tuning import Measurements, read_entries
 from lamella.program import DEFAULT_ARCH
 from lamella.region_programs import TunableRegion, tunable_regions
 from lamella.tools import tune
+from lamella.tools.options import Storage
 
 
 def run_tune(
@@ -26,6 +27,7 @@ def run_tune(
     dtype: str,
     max_context: int | None,
     random_weights: int | None,
+    storage: Storage,
     budget_seconds: float | None,
     again: bool,
     dry_run: bool,
@@ -39,7 +41,7 @@ def run_tune(
     target = arch or _arch_here()
     device(target)
     path = tune.output_path(output, target)
-    regions = regions_of(model, tokens, sequences, target, path, dtype, max_context, random_weights)
+    regions = regions_of(model, tokens, sequences, target, path, dtype, max_context, random_weights, storage)
     if dry_run:
         table = tune.plan_table(regions, again=again)
         return (
@@ -72,12 +74,19 @@ def regions_of(
     dtype: str,
     max_context: int | None,
     random_weights: int | None,
+    storage: Storage,
 ) -> list[TunableRegion]:
-    """The regions of the buckets that were asked for, with what is known of them; weights are never read. Raises LamellaError."""
+    """The regions of the buckets that were asked for, with what is known of them; weights are never read, however `storage` packs them.
+
+    Raises LamellaError.
+    """
     if any(count < 1 for count in sequences):
         raise PromptError("bad numbers of sequences", where="--sequences", expected="each at least 1")
     seed = 0 if random_weights is None and Path(model).suffix == ".json" else random_weights
     opened = api.open_model(model, random_weights=seed)
+    opened, options = api.quantized(opened, storage.quantize, None, storage.quantize_head)
+    options = api.activated(opened, storage.quantize, storage.activations, options)
+    opened = api.cached_as(opened, storage.kv_cache)
     known = Measurements.read("auto", arch)
     assert known is not None
     entries = [*known.entries.values(), *(read_entries(path, arch) if path.is_file() else ())]
@@ -89,6 +98,7 @@ def regions_of(
         max_context=api.context_of(opened, max_context),
         arch=arch,
         measurements=Measurements.of(entries),
+        pass_options=options,
     )
 
 

@@ -35,6 +35,7 @@ STEPS = 4
 SMALL = replace(BASE, layers=2, hidden=64, heads=4, ffn=136, vocabulary=193, max_positions=LENGTHS[-1] + BLOCK)
 WIDE = replace(BASE, layers=1, hidden=2048, heads=32, kv_heads=8, head_dim=64, ffn=8192, vocabulary=4096, max_positions=2048)
 """Wide enough that few tokens share out the columns of a product, and one token the positions of its context."""
+LARGE = replace(WIDE, hidden=4096, head_dim=128, ffn=14336)
 RELATIVE = 1e-4
 """Distance of float32 logits over their root mean square: an H200 sums 8192 positions in another order, and its exp is off in the last bits."""
 
@@ -184,14 +185,14 @@ def bits(step: Step) -> list[torch.Tensor]:
     return [x.view({2: torch.int16, 4: torch.int32}[x.itemsize]).clone() for x in (*made, *executor.caches)]
 
 
-def check_repeats(folder: Path, config: Mapping[str, Any], shape: Shape, device: str, context: int) -> Model:
+def check_repeats(folder: Path, config: Mapping[str, Any], shape: Shape, device: str, context: int, quantize: str = "none") -> Model:
     """Every run leaves the same bits, also while something else keeps a part of the device busy, so that programs come and go in another
     order.
     """
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     where, length = torch.device(device), config["max_position_embeddings"]
-    model = load(path, [shape], device=where, dtype="bfloat16", max_context=length, sequences=shape.sequences)
+    model = load(path, [shape], device=where, dtype="bfloat16", max_context=length, sequences=shape.sequences, quantize=quantize)
     (bucket,) = model.executor.manifest.buckets
     step = decode_step(model, context, 1) if bucket.advance else prefill_step(model, bucket)
     noise = torch.ones(2048, 2048, device=where)
@@ -246,3 +247,11 @@ def test_steps_repeat_on_a_gpu(shape: Shape, tmp_path: Path) -> None:
     model = check_repeats(tmp_path, described(WIDE), shape, "cuda", 1000)
     ops = {op[0] for kernel in model.executor.manifest.kernels.values() for op in kernel.body["ops"]}
     assert MERGED.get(shape, set()) <= ops
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4", "fp8"])
+@pytest.mark.parametrize("shape", [Shape.decode(n) for n in (1, 8, 32, 64)] + [Shape.prefill(300)], ids=lambda shape: shape.name)
+def test_large_steps_repeat_on_a_gpu(shape: Shape, quantize: str, tmp_path: Path) -> None:
+    """A layer as large as one of Llama-3.1-8B: tiles follow each other for long enough that one written too early would be read."""
+    check_repeats(tmp_path, described(LARGE), shape, "cuda", 500, quantize)

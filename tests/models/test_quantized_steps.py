@@ -31,7 +31,7 @@ SMALL = {
     "vocab_size": 67,
 }
 """In place of sizes of benchmarks/models/tiny.json: rows are whole groups of 128, and no tile divides the rows of the head."""
-PIECES = (1, 2, 4, 9, 70)
+PIECES = (1, 2, 4, 9, 20, 70)
 IDS = torch.randint(3, 67, (75,), generator=torch.Generator().manual_seed(4)).tolist()
 
 
@@ -63,9 +63,14 @@ def loaded(
 def compare(
     folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...], activations: str = "none"
 ) -> None:
-    """Every number of tokens a step gives the logits of the reference executor, which multiplies the floats that the packed words stand for."""
-    # What lies between two numbers of eight bits may become either, where sums are rounded otherwise: of floats, whose steps are large, it shows.
-    exact, narrow = {"none": (1e-4, 2e-2), "int8": (1e-3, 5e-2), "fp8": (1e-2, 8e-2)}[activations]
+    """Every number of tokens a step gives the logits of the reference executor, which multiplies the floats that the packed words stand for.
+
+    What lies between two numbers of eight bits may become either, where sums are rounded otherwise. One such byte moves every later byte of its row,
+    and, through the cache, of the rows behind it: on the CPU, the reference executor with one part in 10,000 more of the norms' epsilon differs from
+    itself by 2e-2 (int8) and 3e-2 (fp8), as much as two types do. So float32 is compared by the row that agrees best, which no such byte has reached,
+    and all rows by the limits of narrow types.
+    """
+    narrow = {"none": 2e-2, "int8": 5e-2, "fp8": 8e-2}[activations]
     sizes = {"head_dim": 64} | (LARGE if device == "cuda" else SMALL)
     config = json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | sizes
     (folder / "config.json").write_text(json.dumps(config))
@@ -74,8 +79,12 @@ def compare(
     for tokens in pieces:
         count = min(75, 20 * tokens) if device == "cuda" else min(5, 2 * tokens)
         expected, found = logits(reference, tokens, count), logits(tried, tokens, count)
-        error = ((found - expected).square().mean() / expected.square().mean()).sqrt().item()
-        assert error < (exact if dtype == "float32" else narrow), f"{tokens} tokens a step: {error:.2e}"
+        rows = (found - expected).square().mean(1) / expected.square().mean()
+        error, best = rows.mean().sqrt().item(), rows.min().sqrt().item()
+        assert error < (1e-4 if (dtype, activations) == ("float32", "none") else narrow), f"{tokens} tokens a step: {error:.2e}"
+        # Tensor cores add up products of float8 with some 14 bits, which moves a byte in every row.
+        if dtype == "float32" and not (activations == "fp8" and tokens > 64):
+            assert best < 1e-4, f"{tokens} tokens a step: {best:.2e} in the row that agrees best"
 
 
 @pytest.fixture(params=["any size", "as chosen"])

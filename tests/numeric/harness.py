@@ -125,7 +125,8 @@ class Compiled:
             if name in inputs:
                 places[name].copy_(inputs[name])
         executor.launch(bucket)
-        assert not strays(executor), "bytes between the buffers were written"
+        if level != "cuda":
+            assert not strays(executor), "bytes between the buffers were written"
         for name, value in inputs.items():
             if name.startswith(CACHES):
                 value.copy_(places[name])

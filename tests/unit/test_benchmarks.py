@@ -234,6 +234,12 @@ def test_kernels_command(tmp_path: Path) -> None:
     assert sum(row["weights_mb"] for row in found["rows"]) * 1e6 == pytest.approx(weights)
 
 
+def test_kernels_of_packed_weights(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, "kernels", *SHORT, "--context", "20", "--quantize", "int8")
+    assert found["quantize"] == "int8" and not any("error" in row for row in found["rows"])
+    assert any("dequantize contract" in row["made_of"] for row in found["rows"])
+
+
 def test_compile_command_needs_neither_weights_nor_gpu(tmp_path: Path) -> None:
     # A process of its own: this one may interpret, and then compiles nothing.
     output = tmp_path / "result.json"

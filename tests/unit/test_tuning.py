@@ -155,6 +155,10 @@ def test_columns_that_a_norm_reduces_are_not_shared() -> None:
     model = region.candidates[0]
     options = {name: model.get(name) for name in model.options.data} | {"k": 16, "splits": 2}
     assert why_not("mma", options, region.ops, 1, TARGET, model) == "a reduction of x needs all its columns in one program"
+    group = options | {"splits": 1, "m": 32, "n": 64, "warps": 4, "swap": 1}
+    reason = "warps = 4 would multiply as a group while others add up the same x, at most 2"
+    assert why_not("mma", group, region.ops, 1, TARGET, model) == reason
+    assert why_not("mma", group | {"warps": 2}, region.ops, 1, TARGET, model) is None
 
 
 def test_attention_takes_its_measured_splits(tmp_path: Path) -> None:
@@ -425,6 +429,38 @@ def test_dry_run_lists_the_regions(capsys: pytest.CaptureFixture[str], tmp_path:
     assert cli.main([*command, "--json"]) == 0
     assert [r["state"] for r in json.loads(capsys.readouterr().out)] == ["left"] * len(rows)
     assert not (tmp_path / "m.json").exists()
+
+
+def test_packed_weights_are_tuned_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Regions of packed weights have keys of their own, and no schedule that a product of bytes does not have."""
+    command = [
+        "tune",
+        str(MODELS / "llama-3.1-8b.json"),
+        "--dry-run",
+        "--json",
+        "--quantize",
+        "int8",
+        "--arch",
+        ARCH,
+        "-o",
+        str(tmp_path / "m.json"),
+    ]
+    assert cli.main([*command, "--max-context", "64"]) == 0
+    keys = [row["key"] for row in json.loads(capsys.readouterr().out)]
+    assert len(keys) == 6 and all("weights=int8" in key for key in keys if key.startswith("contract"))
+    opened = api.open_model(MODELS / "llama-3.1-8b.json", random_weights=0)
+    options = {"quantize-weights": {"kind": "int8", "head": "int8"}}
+    regions = tunable_regions(
+        replace(opened.config, layers=1),
+        [Shape.decode()],
+        dtype="bf16",
+        max_context=64,
+        arch=ARCH,
+        measurements=Measurements(),
+        pass_options=options,
+    )
+    digits = [c for r in regions for c in r.candidates if "digits" in c.options.data]
+    assert len(digits) > 50 and min(c.get("k") for c in digits) == 32
 
 
 def test_without_a_gpu_tune_says_so_in_one_line(
