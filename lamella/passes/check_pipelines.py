@@ -31,7 +31,7 @@ class CheckPipelines(ModulePass):
 
     Four warps multiply 64 rows or more as one group, asynchronously: the product is under way while the loop asks for the tiles of a later trip.
     Triton gives a load one buffer more for that where products are all that read it. Where another op reads it too it does not (versions 3.6 to 3.9),
-    and the later tile is written over the one that the product still reads: sums that differ from run to run, on an H200 by more than their own size.
+    and the later tile is written over the one that the product still reads: sums that differ from run to run, on an H200 by as much as they are.
     """
 
     name = "check-pipelines"
