@@ -255,3 +255,34 @@ def test_steps_repeat_on_a_gpu(shape: Shape, tmp_path: Path) -> None:
 def test_large_steps_repeat_on_a_gpu(shape: Shape, quantize: str, tmp_path: Path) -> None:
     """A layer as large as one of Llama-3.1-8B: tiles follow each other for long enough that one written too early would be read."""
     check_repeats(tmp_path, described(LARGE), shape, "cuda", 500, quantize)
+
+
+def text_with_and_without_graphs(folder: Path, config: ModelConfig, device: str, count: int) -> list[list[int]]:
+    """Greedy ids after a short prompt: launched one by one, as a graph a step, and as graphs of eight steps."""
+    (folder / "config.json").write_text(json.dumps(described(config)))
+    found: list[list[int]] = []
+    for graphs, steps in ((False, 1), (True, 1), (True, 8)):
+        made = load(
+            folder / "config.json",
+            [Shape.decode(), Shape.prefill(16)],
+            device=torch.device(device),
+            dtype="bfloat16",
+            max_context=config.max_positions,
+            steps_per_replay=steps,
+            graphs=graphs,
+        )
+        found.append(made.generate([5, 9, 2, 11, 3], max_new_tokens=count, ignore_eos=True).output_ids)
+    return found
+
+
+def test_texts_of_several_steps_on_a_cpu(tmp_path: Path) -> None:
+    one, same, several = text_with_and_without_graphs(tmp_path, replace(SMALL, max_positions=64), "cpu", 20)
+    assert one == same == several and len(one) == 20 and len(set(one)) > 5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [WIDE, SMALL], ids=["wide", "small"])
+def test_a_long_text_with_graphs_is_that_without(config: ModelConfig, tmp_path: Path) -> None:
+    one, same, several = text_with_and_without_graphs(tmp_path, replace(config, max_positions=2048), "cuda", 2000)
+    assert len(one) == 2000 and len(set(one)) > 20
+    assert one == same == several
