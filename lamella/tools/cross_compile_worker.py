@@ -16,8 +16,8 @@ from triton.compiler import ASTSource
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
-def compile_file(path: Path, capability: int, pdl: bool) -> dict:
-    """Compiles the kernel that the file is named after, or the only one with a SIGNATURE, and reads its resources."""
+def compiled_file(path: Path, capability: int, pdl: bool) -> tuple:
+    """The last function of a kernel file, compiled, and its module."""
     spec = importlib.util.spec_from_file_location(f"kernel_{path.stem}", path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
@@ -33,10 +33,15 @@ def compile_file(path: Path, capability: int, pdl: bool) -> dict:
         attrs={(i,): [["tt.divisibility", 16]] for i, kind in enumerate(module.SIGNATURE.values()) if kind.startswith("*")},
     )
     options = {"num_warps": module.NUM_WARPS, "num_stages": module.NUM_STAGES}
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options), module
+
+
+def compile_file(path: Path, capability: int, pdl: bool) -> dict:
+    """Compiles the kernel of a file and reads its resources."""
+    compiled, module = compiled_file(path, capability, pdl)
     cubin = compiled.asm["cubin"]
     return {
-        "name": function.__name__,
+        "name": compiled.metadata.name,
         **resource_usage(cubin),
         "shared_memory": compiled.metadata.shared,
         "num_warps": module.NUM_WARPS,

@@ -8,11 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-from lamella.runtime.kernel_files import load_function
+from lamella.tools.cross_compile_worker import compiled_file
 
 VIEW = re.compile(r"ttg\.memdesc_(?:index|trans|subslice|reinterpret|reshape)\w* (%\w+)")
 WAIT = re.compile(r"warp_group_dot_wait (.*?) \{pendings = (\d+)")
@@ -38,18 +34,9 @@ def early(text: str, stages: int) -> list[str]:
 
 def compiled(path: Path) -> tuple[str, bool]:
     """Triton's GPU IR of a printed kernel for sm_90, and whether warp groups multiply in it."""
-    function = load_function(path, path.stem)
-    module = function.__globals__
-    switches = {p.name: p.default for p in function.params if p.is_constexpr}
-    source = ASTSource(
-        function,
-        {**module["SIGNATURE"], **dict.fromkeys(switches, "constexpr")},
-        constexprs=switches,
-        attrs={(i,): [["tt.divisibility", 16]] for i, kind in enumerate(module["SIGNATURE"].values()) if kind.startswith("*")},
-    )
-    options = {"num_warps": module["NUM_WARPS"], "num_stages": module["NUM_STAGES"]}
-    text = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"]
-    return re.sub(r" loc\(.*?\)", "", text), "ttng.warp_group_dot " in text
+    kernel, _ = compiled_file(path, 90, False)
+    text = re.sub(r" loc\(.*?\)", "", kernel.asm["ttgir"])
+    return text, "ttng.warp_group_dot " in text
 
 
 if __name__ == "__main__":
