@@ -197,7 +197,7 @@ def stream_schedule(split: Parts, target: Device) -> ScheduleAttr:
     while not whole and splits < 8 and tiles * splits < busy and trips >= 8 * splits and tiles <= target.counters:
         splits *= 2
     as_digits = digits(split.contracts, tokens)
-    warps = max(1, min(8 if not whole else MOST_BESIDE, n // 64))
+    warps = warps_of(n // 64, whole)
     options = {"m": power_of_two(tokens), "n": n, "k": block_k, "warps": warps, "stages": 3, "swap": 1, "splits": splits}
     return ScheduleAttr.of("mma", **options, **({"digits": 3} if as_digits else {}))
 
@@ -231,8 +231,13 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     n = max(n, needed_columns(split))
     # Of 32 tokens five tiles in flight leave room for one program on a multiprocessor, and three for two: 12.1 us for 14.2 (4096x4096).
     stages = 4 if packed and not unpacks else 3 if m > 16 or -(-columns // n) * splits >= busy else 5
-    warps = max(1, min(8 if not whole else MOST_BESIDE, n // 16))
+    warps = warps_of(n // 16, whole)
     return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages, swap=1, splits=splits)
+
+
+def warps_of(wanted: int, whole: bool) -> int:
+    """Warps of a program whose weight rows go down the product; few where it adds up `whole` rows of x as well."""
+    return max(1, min(MOST_BESIDE if whole else 8, wanted))
 
 
 def needed_columns(split: Parts) -> int:
