@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, StringAttr, f32, i1, i32
@@ -27,31 +26,9 @@ from lamella.lowering.kernel_folds import (
     number_attribute,
     trips_once,
 )
+from lamella.lowering.kernel_scopes import Loop, Scope
 
 Operand: TypeAlias = SSAValue | int | float | bool
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """A block under construction, and the pure ops it holds. An isolated scope sees none of the ops around it."""
-
-    block: Block
-    isolated: bool = False
-    memo: dict[tuple[object, ...], Operation] = field(default_factory=dict[tuple[object, ...], Operation])
-
-
-@dataclass
-class Loop:
-    """A loop under construction: its index and carried values inside, its results once it is closed."""
-
-    index: SSAValue
-    values: tuple[SSAValue, ...]
-    results: tuple[SSAValue, ...] = ()
-    next_values: tuple[SSAValue, ...] | None = None
-
-    def yields(self, *values: SSAValue) -> None:
-        """Says what the next iteration carries: one value for each of `values`, of the same type."""
-        self.next_values = values
 
 
 class KernelBuilder:
@@ -64,7 +41,7 @@ class KernelBuilder:
     def __init__(self, name: str, parameters: Mapping[str, Attribute], *, num_warps: int = 4, num_stages: int = 1) -> None:
         self.func = kernel.FuncOp(name, parameters, num_warps=num_warps, num_stages=num_stages)
         self.parameters: tuple[SSAValue, ...] = tuple(self.func.body.block.args)
-        self._scopes = [_Scope(self.func.body.block)]
+        self._scopes = [Scope(self.func.body.block)]
         self._source: str | None = None
 
     def finish(self) -> kernel.FuncOp:
@@ -287,7 +264,7 @@ class KernelBuilder:
         scalar = element_type(x.type)
         block = Block(arg_types=[scalar, scalar])
         block.args[0].name_hint, block.args[1].name_hint = "a", "b"
-        self._scopes.append(_Scope(block, isolated=True))
+        self._scopes.append(Scope(block, isolated=True))
         try:
             self._append(kernel.YieldOp(combine(self, *block.args)))
         finally:
@@ -305,6 +282,10 @@ class KernelBuilder:
     def upper_half(self, x: SSAValue) -> SSAValue:
         """16 times the signed number in the upper four bits of each byte."""
         return self._unary(kernel.UpperHalfOp, x)
+
+    def widen(self, part: str, x: SSAValue, to: Attribute) -> SSAValue:
+        """The signed number in a part of each byte, `lower`, `upper` or `whole`, as a float."""
+        return self._emit(kernel.WidenOp(part, x, to))
 
     # Memory
 
@@ -428,7 +409,7 @@ class KernelBuilder:
 
     @contextmanager
     def _inside(self, block: Block) -> Generator[None]:
-        self._scopes.append(_Scope(block))
+        self._scopes.append(Scope(block))
         try:
             yield
         finally:

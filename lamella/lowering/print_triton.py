@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial, singledispatchmethod
 from typing import IO, ClassVar
@@ -15,28 +15,9 @@ from xdsl.utils.target import Target
 from lamella.dialects import kernel
 from lamella.dialects.kernel.types import DescriptorType, PointerType, element, shape
 from lamella.errors import PassError
+from lamella.lowering.triton_bytes import BYTES, functions
 from lamella.lowering.triton_expressions import SIGNATURE_TYPES, expression, literal, policies, reduce_arguments, takes_literal
 from lamella.lowering.triton_names import coalesce, hint, parameter_names, reserved_names, unique
-
-HALVES: Mapping[type[Operation], str] = {
-    kernel.LowerHalfOp: """
-@triton.jit
-def lower_halves(numbers, ASM: tl.constexpr):
-    if ASM:
-        return tl.inline_asm_elementwise("{ .reg .b32 t; shl.b32 t, $1, 4; and.b32 $0, t, 0xf0f0f0f0; }", "=r,r", [numbers], dtype=tl.int8, is_pure=True, pack=4)
-    else:
-        return numbers << 4
-""",
-    kernel.UpperHalfOp: """
-@triton.jit
-def upper_halves(numbers, ASM: tl.constexpr):
-    if ASM:
-        return tl.inline_asm_elementwise("and.b32 $0, $1, 0xf0f0f0f0;", "=r,r", [numbers], dtype=tl.int8, is_pure=True, pack=4)
-    else:
-        return numbers & -16
-""",
-}
-"""Triton functions that take numbers of four bits out of bytes, four bytes an instruction; its interpreter knows no assembly."""
 
 
 def print_module(module: ModuleOp, func: kernel.FuncOp | str) -> str:
@@ -54,7 +35,9 @@ def print_kernel(func: kernel.FuncOp) -> str:
     printer = _Printer(reserved, reserved | set(names), coalesce(func), dict(zip(func.body.block.args, names, strict=True)))
     printer.write(f"def {func.sym_name.data}({', '.join([*names, *_switches(func)])}):")
     printer.block(func.body.block)
-    return "\n".join([*_header(func, names), *_halves(func), *printer.combinations, "", "", "@triton.jit", *printer.lines, ""])
+    return "\n".join(
+        [*_header(func, names), *functions(list(func.walk())), *printer.combinations, "", "", "@triton.jit", *printer.lines, ""]
+    )
 
 
 @dataclass(frozen=True)
@@ -98,17 +81,11 @@ def _switches(func: kernel.FuncOp) -> list[str]:
     if any(isinstance(op, kernel.DotOp) and element(op.a) == "bf16" for op in ops):
         # Triton's interpreter multiplies the raw bits of bf16 operands: the interpret executor passes tl.float32 here.
         switches.append("DOT: tl.constexpr = tl.bfloat16")
-    if any(isinstance(op, kernel.LowerHalfOp | kernel.UpperHalfOp) for op in ops):
+    if any(isinstance(op, BYTES) for op in ops):
         switches.append("ASM: tl.constexpr = True")
     if any(isinstance(op, kernel.LaunchDependentsOp | kernel.WaitPrerequisitesOp) for op in ops):
         switches.append("PDL: tl.constexpr = False")
     return switches
-
-
-def _halves(func: kernel.FuncOp) -> list[str]:
-    """The functions of HALVES that a kernel calls."""
-    found = {type(op) for op in func.walk()}
-    return [line for kind, text in HALVES.items() if kind in found for line in ("", "", *text.strip().splitlines())]
 
 
 @dataclass

@@ -15,6 +15,7 @@ from lamella.dialects import kernel
 from lamella.dialects.attributes import element_name
 from lamella.dialects.kernel.types import FLOATS, element, shape
 from lamella.errors import PassError
+from lamella.lowering.triton_bytes import function_of
 
 Use: TypeAlias = Callable[[SSAValue], str]
 """How an operand is spelled: a variable or a literal."""
@@ -240,8 +241,8 @@ def _(op: kernel.AsBytesOp, use: Use) -> str:
 
 
 @expression.register
-def _(op: kernel.LowerHalfOp | kernel.UpperHalfOp, use: Use) -> str:
-    return f"{'lower' if isinstance(op, kernel.LowerHalfOp) else 'upper'}_halves({use(op.operand)}, ASM)"
+def _(op: kernel.LowerHalfOp | kernel.UpperHalfOp | kernel.WidenOp, use: Use) -> str:
+    return f"{function_of(op)}({use(op.operand)}, ASM)"
 
 
 @expression.register

@@ -9,12 +9,13 @@ from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.kernel.types import shape
+from lamella.lowering.triton_bytes import NAMES
 
 
 def reserved_names(func: kernel.FuncOp) -> set[str]:
     """The names that no variable of `func` may have."""
-    used = {"tl", "triton", "range", "float", "DOT", "PDL", "ASM", "lower_halves", "upper_halves", "SIGNATURE", "NUM_WARPS", "NUM_STAGES"}
-    return {func.sym_name.data, *used, *keyword.kwlist}
+    used = {"tl", "triton", "range", "float", "DOT", "PDL", "ASM", "SIGNATURE", "NUM_WARPS", "NUM_STAGES"}
+    return {func.sym_name.data, *used, *NAMES, *keyword.kwlist}
 
 
 def parameter_names(func: kernel.FuncOp) -> list[str]:

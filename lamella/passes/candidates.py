@@ -18,7 +18,7 @@ from lamella.passes.contractions import FEW_ROWS, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import parts
-from lamella.passes.packed_columns import digits, streamed
+from lamella.passes.packed_columns import RUNS, digits, in_runs, piece_columns, streamed
 from lamella.passes.registers import THREADS
 from lamella.passes.schedules import minimum_columns, power_of_two
 from lamella.passes.tuning import TUNABLE, why_not
@@ -27,6 +27,9 @@ MOST = 24
 """Candidates a region, the cost model's own among them: each costs a compilation and some milliseconds of the device."""
 BYTES_A_THREAD = 96
 """Weights a thread of a gemv loads: six loads of 16 bytes in flight."""
+
+RUN_TRIP = 8192
+"""Bytes of weights that a warp asks for at once where rows are cut into runs."""
 
 MINOR: Mapping[str, str] = {"gemv": "k", "mma": "stages", "attend": "stages"}
 """The option of a skeleton that matters least."""
@@ -81,6 +84,12 @@ def _gemv(ops: Sequence[Operation]) -> Iterator[Options]:
     split = parts(ops)
     k = power_of_two(shape_of(split.contracts[0].x)[1])
     need = max(minimum_columns(split, i) for i in range(len(split.components)))
+    if in_runs(split.contracts):
+        piece = piece_columns(split.contracts[0])
+        whole = shape_of(split.contracts[0].x)[1] // piece
+        for rows, held in product(sorted({2, 4, 8, 16, max(2, need)}), [n for n in range(1, min(whole, 16) + 1) if whole % n == 0]):
+            yield {"rows": rows, "k": held * piece, "warps": 1, "runs": RUNS}
+        return
     pieces = sorted({*(n for n in _powers(512, 4096) if n < k), k})
     for rows, piece, warps in product(sorted({*_powers(1, 16), need}), pieces, _powers(2, 16)):
         yield {"rows": rows, "k": piece, "warps": warps}
@@ -96,6 +105,9 @@ def _rank_gemv(options: Options, ops: Sequence[Operation], longest: int, target:
     bytes_a_thread = held / (THREADS * options["warps"])
     programs = sum(ceil(shape_of(c[0].result)[1] / options["rows"]) for c in split.components)
     idle = max(0.0, log2(2 * target.multiprocessors / programs))
+    if "runs" in options:
+        trip = options["rows"] * options["k"] * side * weight_bits(split.contracts[0]) / 8
+        return abs(log2(trip / RUN_TRIP)) + max(0.0, log2(8 * target.multiprocessors / programs))
     # Pieces count only between equals: the fewest, since each has its masks and sums.
     return abs(log2(bytes_a_thread / BYTES_A_THREAD)) + idle + 3 * log2(padded / k) + 0.3 * (padded // options["k"] - 1)
 

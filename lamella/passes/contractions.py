@@ -37,10 +37,12 @@ def takes_words(contract: Contraction) -> bool:
 def written_out(split: Parts, schedule: ScheduleAttr) -> bool:
     """Whether a program of one token holds the weights of whole rows at once, all pieces of K, instead of one piece and the next.
 
-    Up to 8 pieces of floats. Of packed words only 2: taking them apart waits between its steps, and what the waits leave idle goes to other
+    Up to 8 pieces of floats; of rows in runs the trip says how many. Of packed words only 2: taking them apart waits between its steps, and what the waits leave idle goes to other
     programs, if there are registers for them.
     """
     trips = -(-shape_of(split.contracts[0].x)[1] // schedule.get("k"))
+    if "runs" in schedule.options.data:
+        return trips == 1
     return trips <= (WORDS_UNROLLED if all(takes_words(c) for c in split.contracts) else UNROLLED)
 
 

@@ -150,13 +150,18 @@ def touches(op: Operation, free: set[SSAValue]) -> bool:
     """Whether `op`, or an op inside it, accesses memory that another launch may write."""
     match op:
         case kernel.LoadOp():
-            return op.pointer not in free and op.settled is None
+            return buffer_of(op.pointer) not in free and op.settled is None
         case kernel.LoadBlockOp():
             return op.descriptor not in free
         case kernel.StoreOp() | kernel.AtomicAddOp():
             return True
         case _:
             return any(touches(inner, free) for region in op.regions for block in region.blocks for inner in block.ops)
+
+
+def buffer_of(pointer: SSAValue) -> SSAValue:
+    """The parameter that a pointer is, or is the bytes of."""
+    return pointer.owner.pointer if isinstance(pointer.owner, kernel.AsBytesOp) else pointer
 
 
 def place_wait(block: Block, free: set[SSAValue]) -> None:

@@ -42,7 +42,7 @@ from lamella.dialects.tile import (
 from lamella.passes.byte_products import products_reason
 from lamella.passes.descriptors import by_descriptors, described_reason
 from lamella.passes.library import LIBRARY, in_library, region_reason
-from lamella.passes.packed_columns import in_step, streamed, streams
+from lamella.passes.packed_columns import in_runs, in_step, streamed, streams
 from lamella.passes.row_parts import Heads, RowPart, data_operands, result_rows, row_parts
 
 SAMPLERS = SampleOp | SampleTopOp | TopPartialOp
@@ -163,7 +163,7 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
     if all(isinstance(a, ContractOp) for a in anchors):
         split = parts(ops)
         reason = _contract(ops, split, stored_values(ops, copied))
-        one = shape_of(split.contracts[0].x)[0] == 1 and not streams(split.contracts)
+        one = shape_of(split.contracts[0].x)[0] == 1 and (in_runs(split.contracts) or not streams(split.contracts))
         return _answer("gemv" if one else "mma", reason, "contract")
     experts = [a for a in anchors if isinstance(a, ContractExpertsOp)]
     if len(experts) == len(anchors):

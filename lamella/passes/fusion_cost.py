@@ -12,9 +12,9 @@ from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, Re
 from lamella.passes.contractions import FEW_ROWS, weight_bits, weight_values
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, data_operands, result_rows
-from lamella.passes.packed_columns import decoder, streamed, unit
+from lamella.passes.packed_columns import decoder, in_runs, streamed, unit
 from lamella.passes.region_graph import Group, value_bytes
-from lamella.passes.schedules import WARP_GROUP_ROWS
+from lamella.passes.schedules import RUN_ROWS, WARP_GROUP_ROWS
 
 SQUARING, HIDDEN, NORM_US = 2.2, 0.48, 3.0
 """What adding up squares of x beside products takes, a token for each weight row that a program multiplies, as a share of the time that its weights take;
@@ -23,6 +23,9 @@ tokens of Llama-3.1-8B: of 32 tokens and 32, 64 and 128 rows a program the produ
 UNGROUPED = 0.24
 """What the products of a program take longer, as a share of the time that its weights take, where sums beside them keep its warps from multiplying as a
 group: gate and up of Llama-3.1-8B, 32 tokens, on an H200 (benchmarks/results)."""
+NUMBER_US = 1e-4
+"""Microseconds of a multiprocessor for each number of x that a program of one warp computes itself, in runs, before it can multiply a weight: between 3e-5 (Llama-3.2-1B,
+int8) and 3e-4 (q, k and v of Llama-3.1-8B, int4, whose registers then run out), measured on an H200 (benchmarks/results)."""
 STEP, STEP_US = 256, 0.1
 """Columns of a step over K of weights of bytes, and microseconds that computing x adds to one: measured on an H200 (benchmarks/results)."""
 
@@ -125,7 +128,9 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
     stream = weights / target.bandwidth
 
     waits = 0.0
-    if streamed(contracts, tokens):
+    if tokens == 1 and in_runs(contracts):
+        waits = NUMBER_US * shape_of(contracts[0].x)[1] * columns / RUN_ROWS[bits] / target.multiprocessors
+    elif streamed(contracts, tokens):
         # Programs of one warp, which wait for x in each step over K before they make digits of it, and which cannot share columns with others.
         k = shape_of(contracts[0].x)[1]
         waits = STEP_US * k / min(unit(op, STEP) for op in map(decoder, contracts) if op is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.tile import Contraction, ContractOp, ContractPartialOp, DequantizeOp
 from lamella.passes.byte_products import of_bytes
 
@@ -16,6 +16,11 @@ SMALL, LONG = 10 << 20, 4096
 """Bytes of the weights, side by side, of 4-bit numbers from which on one token goes to the tensor cores, and columns of which they are made; of shorter rows
 it takes as many times more. What a smaller one waits for are launches, and FMA starts early. Measured on an H200, a step by digits rather than by FMA: q, k and v of
 Llama-3.1-8B 4 us a layer less, its output 1.6 more, gate and up of Llama-3.2-1B 0.6 more (benchmarks/results)."""
+RUNS, RUN_BYTES = 8, 64
+"""Runs that a piece of a row is cut into, the fewest columns of a product, and bytes of each: four threads that load 16."""
+LONGEST_RUNS = {"int4": 8192, "int8": 8192}
+"""Columns up to which a program takes whole rows in runs; of longer rows of whole numbers several programs share each, by digits. H200, 4096x14336: int4 14.3 us
+in runs, 12.0 by digits, int8 18.9 and 17.3; a layer of fp8 took 69.0 us with such rows in runs, 71.9 without (benchmarks/results)."""
 FEW_DIGITS = 4
 """Tokens up to which x is multiplied as digits: each takes several columns of a product."""
 
@@ -53,6 +58,34 @@ def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
         return False
     # A row with one scale may end within a tile of bytes; halves of bytes and groups may not.
     return op.packing.in_bytes or (op.packing.bits == 8 and op.groups == 1)
+
+
+def run_columns(op: DequantizeOp) -> int:
+    """Columns of a run."""
+    return RUN_BYTES * 8 // op.packing.bits
+
+
+def piece_columns(contract: Contraction) -> int:
+    """Columns of eight runs of a weight that is cut into them."""
+    op = decoder(contract)
+    assert op is not None
+    return RUNS * run_columns(op)
+
+
+def takes_runs(contract: ContractOp | ContractPartialOp) -> bool:
+    """Whether a row of the weight of a contraction is whole pieces of eight runs, each with one scale, and x is floats of 16 bits."""
+    op = decoder(contract)
+    if op is None or op.per_super or element_of(contract.x) not in ("bf16", "f16"):
+        return False
+    k, run = shape_of(contract.x)[1], run_columns(op)
+    if k % (RUNS * run) or k > LONGEST_RUNS.get(op.packing.kind.data, k) or (op.packing.bits == 4 and op.packing.half != RUN_BYTES):
+        return False
+    return op.groups == 1 or op.packing.group.data % run == 0
+
+
+def in_runs(contracts: Sequence[ContractOp | ContractPartialOp]) -> bool:
+    """Whether a program of one token multiplies whole rows of weights, all of as many bits, in runs (`tile_to_kernel/runs.py`)."""
+    return all(map(takes_runs, contracts)) and len({op.packing.bits for op in map(decoder, contracts) if op is not None}) == 1
 
 
 def streams(contracts: Sequence[ContractOp | ContractPartialOp]) -> bool:

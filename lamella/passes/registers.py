@@ -14,6 +14,7 @@ from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import AttendOp, AttendPartialOp, CastOp, ConstantOp, ContractExpertsOp, RotateOp, ScheduleAttr, TopPartialOp
 from lamella.passes.contractions import WORDS_UNROLLED, takes_words, weight_bits, written_out
 from lamella.passes.feasibility import Parts, parts, stored_values
+from lamella.passes.packed_columns import RUNS
 from lamella.passes.row_parts import RowPart, row_parts
 
 THREADS = 32
@@ -27,6 +28,8 @@ ADDRESSES = 16
 """Registers of pointers, offsets and loop state in the smallest kernels."""
 MMA_ADDRESSES = 32
 """The same where tiles of several operands advance through K."""
+RUN_VALUES = 48
+"""Registers for a piece of x and one of a weight as products take them, where rows are cut into runs."""
 SAMPLING = 6
 """Values a program that draws keeps a column: score, its image and index, noise, and the best of two kinds."""
 
@@ -92,6 +95,9 @@ def _gemv(split: Parts, schedule: ScheduleAttr, threads: int) -> int:
     block_k, k = schedule.get("k"), shape_of(x)[1]
     trips = -(-k // block_k)
     side = max(len(c) for c in split.components)
+    if "runs" in schedule.options.data:
+        words = schedule.get("rows") * block_k * side * max(weight_bits(c) for c in split.contracts) // 32
+        return ADDRESSES + _elements(words, threads) + _elements(schedule.get("rows") * RUNS * RUNS * side, threads) + RUN_VALUES
     held = trips if written_out(split, schedule) else 2
     weights = schedule.get("rows") * block_k * held * side * max(weight_bits(c) for c in split.contracts) // 32
     accumulators = 0 if written_out(split, schedule) else schedule.get("rows") * block_k * side

@@ -7,10 +7,12 @@ from fnmatch import fnmatchcase
 
 from xdsl.ir import Operation
 
+from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import AttendOp, ScheduleAttr
 from lamella.errors import PassError
-from lamella.passes.feasibility import parts
+from lamella.passes.feasibility import Parts, parts
+from lamella.passes.packed_columns import piece_columns
 from lamella.passes.schedules import minimum_columns, power_of_two
 
 MOST_WARPS = 16
@@ -52,6 +54,8 @@ def _step(skeleton: str, options: dict[str, int], ops: Sequence[Operation]) -> d
         case "gemv" | "mma":
             split = parts(ops)
             need = max(minimum_columns(split, i) for i in range(len(split.components)))
+            if "runs" in options:
+                return _fewer_runs(options, split, need)
             least = {"rows": need} if skeleton == "gemv" else {"n": max(LEAST_TILE, need), "m": LEAST_TILE}
         case "attend":
             attend = next(op for op in ops if isinstance(op, AttendOp))
@@ -70,3 +74,13 @@ def _step(skeleton: str, options: dict[str, int], ops: Sequence[Operation]) -> d
         if options[name] > fewest:
             return {name: options[name] // 2}
     return {"warps": min(MOST_WARPS, options["warps"] * 2)}
+
+
+def _fewer_runs(options: dict[str, int], split: Parts, need: int) -> dict[str, int]:
+    """Fewer rows for the one warp that has them, then shorter trips over K."""
+    least = max(2, need)
+    if options["rows"] > least:
+        return {"rows": options["rows"] // 2}
+    k, piece = shape_of(split.contracts[0].x)[1], piece_columns(split.contracts[0])
+    shorter = [n for n in range(1, options["k"] // piece) if (k // piece) % n == 0]
+    return {"k": shorter[-1] * piece} if shorter else {}

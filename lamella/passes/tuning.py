@@ -26,7 +26,7 @@ from lamella.passes.contractions import FEW_ROWS, weight_kind
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
 from lamella.passes.feasibility import Parts, parts
-from lamella.passes.packed_columns import LEAST_BYTES, digits, most_columns, streamed
+from lamella.passes.packed_columns import LEAST_BYTES, RUNS, digits, most_columns, piece_columns, streamed
 from lamella.passes.registers import most_registers, registers
 from lamella.passes.schedules import MOST_BESIDE, WARP_GROUP_ROWS, minimum_columns, power_of_two
 
@@ -200,7 +200,8 @@ def why_not(
         return f"it is {skeleton}, and the region takes {model.skeleton.data}"
     if options.keys() != model.options.data.keys():
         return f"it sets {', '.join(sorted(options))}, and the options are {', '.join(sorted(model.options.data))}"
-    odd = next((name for name, value in sorted(options.items()) if name in BLOCKS and value != power_of_two(value)), None)
+    blocks = BLOCKS - {"k"} if "runs" in options else BLOCKS
+    odd = next((name for name, value in sorted(options.items()) if name in blocks and value != power_of_two(value)), None)
     if odd is not None:
         return f"{odd} = {options[odd]} is no power of two"
     reason = _attend_limits(options, ops, longest, target) if skeleton == "attend" else _contract_limits(skeleton, options, ops, target)
@@ -220,6 +221,8 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
     name = "rows" if skeleton == "gemv" else "n"
     if options[name] < need:
         return f"{name} = {options[name]} is less than the {need} columns that the epilogue needs in one program"
+    if "runs" in options:
+        return _run_limits(options, split)
     if skeleton == "mma":
         reason = _few_limits(options, split, target) or _described_limits(options, ops)
         if reason is not None:
@@ -231,6 +234,16 @@ def _contract_limits(skeleton: str, options: Mapping[str, int], ops: Sequence[Op
     if skeleton == "mma" and most_columns(split.contracts, options["k"]) != options["k"]:
         return f"k = {options['k']} are no whole groups, or do not divide a row of packed weights"
     return None if small is None else f"{small} = {options[small]} is less than the {least[small]} of a tensor core"
+
+
+def _run_limits(options: Mapping[str, int], split: Parts) -> str | None:
+    """What holds of rows that are cut into runs."""
+    if (options["runs"], options["warps"]) != (RUNS, 1) or options["rows"] < 2:
+        return f"runs = {options['runs']}, warps = {options['warps']}, rows = {options['rows']}, expected {RUNS}, 1 and at least 2"
+    k, piece = shape_of(split.contracts[0].x)[1], piece_columns(split.contracts[0])
+    if options["k"] == 0 or options["k"] % piece or k % options["k"]:
+        return f"k = {options['k']} are no whole pieces of {piece} columns, or do not divide {k}"
+    return None
 
 
 def _described_limits(options: Mapping[str, int], ops: Sequence[Operation]) -> str | None:

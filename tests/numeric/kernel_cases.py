@@ -303,6 +303,16 @@ def halves_case() -> Case:
     return Case(b.finish(), (given,), (expected,))
 
 
+def widen_case(part: str, to: torch.dtype) -> Case:
+    """All 256 bytes: the signed number in a half of each, or the byte, as a float."""
+    given = torch.arange(256).to(torch.int8)
+    numbers = {"lower": (given << 4) >> 4, "upper": given >> 4, "whole": given}[part]
+    b = builder([given], [numbers.float()])
+    at = b.arange(256)
+    b.store(b.parameters[1], at, b.cast(b.widen(part, b.load(b.parameters[0], at), ELEMENTS[to]), f32))
+    return Case(b.finish(), (given,), (numbers.float(),), tolerance=0)
+
+
 def grid_case() -> Case:
     """Programs on two axes write what they are; the number of programs shows in the values."""
     expected = torch.tensor([[3 * 100 + y * 10 + x for x in range(2)] for y in range(3)]).int()
@@ -477,6 +487,11 @@ CONTROL: dict[str, Case] = {
     "dot_bf16": dot_case(torch.bfloat16, 8, acc=True),
     "dot_bytes": bytes_dot_case(),
     "halves": halves_case(),
+    **{
+        f"widen {part} to {name}": widen_case(part, to)
+        for part in ("lower", "upper", "whole")
+        for name, to in (("bf16", torch.bfloat16), ("f16", torch.float16))
+    },
     "grid": grid_case(),
     "atomic": atomic_case(masked=False),
     "atomic_masked": atomic_case(masked=True),

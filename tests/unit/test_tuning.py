@@ -11,13 +11,14 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from lamella import api, pipeline
-from lamella.dialects.tile import FusedOp, YieldOp
+from lamella.dialects.tile import FusedOp, ScheduleAttr, YieldOp
 from lamella.errors import DeviceError, OutputError, PassError
 from lamella.frontends.config import ModelConfig
 from lamella.passes import tuning
 from lamella.passes.candidates import MOST, candidates
 from lamella.passes.choose_schedule import ChooseSchedule
 from lamella.passes.device import device
+from lamella.passes.smaller_schedule import smaller
 from lamella.passes.tuning import Entry, Measurements, read_entries, region_key, why_not, write_entries
 from lamella.pipeline import Options
 from lamella.program import Shape
@@ -25,7 +26,8 @@ from lamella.region_programs import RegionProgram, TunableRegion, schedule_text,
 from lamella.tools import cli
 from lamella.tools.explain import explain
 from lamella.tools.tune import Measured, Timing, tune
-from tests.numeric.harness import Graph
+from tests.numeric.harness import Graph, compile_function
+from tests.numeric.test_quantized import Packed
 
 MODELS = Path(__file__).resolve().parents[2] / "benchmarks" / "models"
 TINY = str(MODELS / "tiny.json")
@@ -448,8 +450,19 @@ def test_packed_weights_are_tuned_too(capsys: pytest.CaptureFixture[str], tmp_pa
     assert cli.main([*command, "--max-context", "64"]) == 0
     keys = [row["key"] for row in json.loads(capsys.readouterr().out)]
     assert len(keys) == 6 and all("weights=int8" in key for key in keys if key.startswith("contract"))
+    for kind in ("int8", "int4", "fp8"):
+        runs = [options for options in packed_candidates(kind) if "runs" in options]
+        assert len(runs) > 40
+        assert {(options["runs"], options["warps"]) for options in runs} == {(8, 1)}
+        assert {options["k"] % 512 for options in runs} == {0}
+    # Rows of 14336 whole numbers are divided between programs, by digits.
+    digits = [options for kind in ("int8", "int4") for options in packed_candidates(kind) if "digits" in options]
+    assert len(digits) > 40 and min(options["k"] for options in digits) >= 32
+
+
+def packed_candidates(kind: str) -> list[dict[str, int]]:
+    """The schedules that `lamella tune` would time for one token and a layer of Llama-3.1-8B with weights of a kind."""
     opened = api.open_model(MODELS / "llama-3.1-8b.json", random_weights=0)
-    options = {"quantize-weights": {"kind": "int8", "head": "int8"}}
     regions = tunable_regions(
         replace(opened.config, layers=1),
         [Shape.decode()],
@@ -457,10 +470,32 @@ def test_packed_weights_are_tuned_too(capsys: pytest.CaptureFixture[str], tmp_pa
         max_context=64,
         arch=ARCH,
         measurements=Measurements(),
-        pass_options=options,
+        pass_options={"quantize-weights": {"kind": kind, "head": "int8"}},
     )
-    digits = [c for r in regions for c in r.candidates if "digits" in c.options.data]
-    assert len(digits) > 50 and min(c.get("k") for c in digits) == 32
+    return [{name: c.get(name) for name in c.options.data} for region in regions for c in region.candidates]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"rows": 2, "k": 7168, "warps": 1, "runs": 8}, None),
+        ({"rows": 2, "k": 1024, "warps": 2, "runs": 8}, "runs = 8, warps = 2, rows = 2, expected 8, 1 and at least 2"),
+        ({"rows": 1, "k": 1024, "warps": 1, "runs": 8}, "runs = 8, warps = 1, rows = 1, expected 8, 1 and at least 2"),
+        ({"rows": 2, "k": 4096, "warps": 1, "runs": 8}, "k = 4096 are no whole pieces of 512 columns, or do not divide 14336"),
+        ({"rows": 2, "k": 256, "warps": 1, "runs": 8}, "k = 256 are no whole pieces of 512 columns, or do not divide 14336"),
+        ({"rows": 3, "k": 1024, "warps": 1, "runs": 8}, "rows = 3 is no power of two"),
+        ({"rows": 2, "k": 1024, "warps": 1}, "it sets k, rows, warps, and the options are k, rows, runs, warps"),
+    ],
+)
+def test_what_runs_need(options: dict[str, int], reason: str | None) -> None:
+    """14336 columns of eight-bit floats: any number of whole pieces of 512 that divides them, not only powers of two."""
+    spec = (16, 14336, "fp8", 0, False)
+    g = Packed(x="1x14336xbf16", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", "fp8", 0, 14336))))
+    (region,) = compiled.regions
+    assert region.schedule is not None
+    ops = [op for op in region.body.block.ops if not isinstance(op, YieldOp)]
+    assert why_not("gemv", options, ops, 1, TARGET, region.schedule) == reason
 
 
 def test_without_a_gpu_tune_says_so_in_one_line(
@@ -505,3 +540,15 @@ def test_a_timer_of_another_architecture_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_the_pass_by_itself_measures_nothing() -> None:
     assert ChooseSchedule().tuning == "off"
+
+
+def test_runs_step_by_step_smaller() -> None:
+    """Rows first, down to two; then trips over K, by whole pieces that divide it; the one warp stays, and so does the smallest schedule."""
+    spec = (64, 3072, "int8", 0, False)
+    g = Packed(x="1x3072xbf16", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", "int8", 0, 3072))))
+    ops = [op for op in compiled.regions[0].body.block.ops if not isinstance(op, YieldOp)]
+    schedule = ScheduleAttr.of("gemv", rows=8, k=3072, warps=1, runs=8)
+    steps = [smaller(schedule, ops, n) for n in range(7)]
+    assert [(s.get("rows"), s.get("k")) for s in steps] == [(8, 3072), (4, 3072), (2, 3072), (2, 1536), (2, 1024), (2, 512), (2, 512)]
+    assert all(s.get("warps") == 1 for s in steps)

@@ -45,7 +45,7 @@ from lamella.dialects.kernel.arithmetic import (
 )
 from lamella.dialects.kernel.control import BarrierOp, ForOp, IfOp, LaunchDependentsOp, WaitPrerequisitesOp, YieldOp
 from lamella.dialects.kernel.function import FuncOp, NumProgramsOp, ProgramIdOp, ReturnOp
-from lamella.dialects.kernel.halves import AsBytesOp, LowerHalfOp, UpperHalfOp
+from lamella.dialects.kernel.halves import WIDENED, AsBytesOp, LowerHalfOp, UpperHalfOp, WidenOp
 from lamella.dialects.kernel.memory import AtomicAddOp, LoadBlockOp, LoadOp, StoreOp
 from lamella.dialects.kernel.reduction import MIN_DOT_N, DotOp, ReduceOp
 from lamella.dialects.kernel.shape import ArangeOp, BroadcastToOp, ExpandDimsOp, JoinOp, ReshapeOp, SplitOp, TransOp
@@ -71,6 +71,7 @@ Kernel = Dialect(
         NotOp,
         LowerHalfOp,
         UpperHalfOp,
+        WidenOp,
         AsBytesOp,
         AddOp,
         SubOp,
@@ -125,6 +126,7 @@ Kernel = Dialect(
 
 __all__ = [
     "MIN_DOT_N",
+    "WIDENED",
     "AbsOp",
     "AddOp",
     "AndOp",
@@ -188,6 +190,7 @@ __all__ = [
     "TransOp",
     "WaitPrerequisitesOp",
     "WhereOp",
+    "WidenOp",
     "XorOp",
     "YieldOp",
 ]

@@ -1,17 +1,17 @@
-"""Bytes of packed words: a buffer read as bytes, and the two signed numbers of four bits that each byte holds."""
+"""Bytes of packed words: a buffer read as bytes, and the signed numbers that each byte holds, one of eight bits or two of four."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import i8
-from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def, traits_def
+from xdsl.dialects.builtin import StringAttr, i8
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from lamella.dialects.kernel.arithmetic import UnaryOp
-from lamella.dialects.kernel.types import PointerType, element, subject, verify_result
+from lamella.dialects.kernel.types import PointerType, block_type, element, element_type, shape, subject, verify_result, verify_value
 
 
 @irdl_op_definition
@@ -49,3 +49,37 @@ class UpperHalfOp(UnaryOp):
 
     name = "kernel.upper_half"
     ELEMENTS: ClassVar = frozenset({"i8"})
+
+
+WIDENED = {"lower": ("bf16", "f16"), "upper": ("bf16", "f16"), "whole": ("bf16", "f16")}
+"""Parts of a byte, and the floats in which a few instructions write the signed numbers of four bytes."""
+
+
+@irdl_op_definition
+class WidenOp(IRDLOperation):
+    """The signed number in a part of each byte as a float, exactly: `kernel.widen "lower" %bytes : tensor<64xi8> -> tensor<64xbf16>`.
+
+    `lower` and `upper` are halves, of four bits; `whole` is the byte. A cast would take a conversion for each number: this one puts the bits of
+    four into mantissas, and takes off what that adds.
+    """
+
+    name = "kernel.widen"
+
+    part = prop_def(StringAttr)
+    operand = operand_def()
+    result = result_def()
+
+    traits = traits_def(Pure())
+    assembly_format = "$part $operand attr-dict `:` type($operand) `->` type($result)"
+
+    def __init__(self, part: str, operand: SSAValue, to: Attribute) -> None:
+        super().__init__(operands=[operand], properties={"part": StringAttr(part)}, result_types=[block_type(shape(operand), to)])
+
+    def verify_(self) -> None:
+        verify_value(self, "operand", self.operand, frozenset({"i8"}))
+        verify_result(self, block_type(shape(self.operand), element_type(self.result.type)))
+        floats = WIDENED.get(self.part.data)
+        if floats is None:
+            raise VerifyException(f'{subject(self)}: part is "{self.part.data}", expected {", ".join(WIDENED)}')
+        if element(self.result) not in floats:
+            raise VerifyException(f"{subject(self)}: {self.part.data} becomes {element(self.result)}, expected {' or '.join(floats)}")

@@ -38,6 +38,7 @@ from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
 from lamella.lowering.tile_to_kernel.weights import weight_of
 from lamella.passes.contractions import written_out
 from lamella.passes.feasibility import Parts, data_operands, parts
+from lamella.passes.packed_columns import RUNS, piece_columns
 
 
 @dataclass(frozen=True)
@@ -261,32 +262,52 @@ class Gemv:
         n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
         rows = Rows(n, n_mask, b.expand(n, 1), b.expand(n_mask, 1) if n_mask is not None else None)
         place = Place(0, n, None, n_mask)
-        weights = [weight_of(e, c) for c in component.contracts]
+        weights = [weight_of(e, c, runs=self.in_runs) for c in component.contracts]
+        read = self.rows_in_runs(start, component.width) if self.in_runs else rows
+        pieces = self.pieces() if self.written_out else self.trip(0)
+        loaded = [[w.load(read, piece) for w in weights] for piece in pieces]
+        e.load_epilogue(component, place, start)
+        stage_prologue(e, self.split, Place(0, None))
         if self.written_out:
-            pieces = self.pieces()
-            loaded = [[w.load(rows, piece) for w in weights] for piece in pieces]
-            e.load_epilogue(component, place, start)
-            stage_prologue(e, self.split, Place(0, None))
             sums = self.products(weights, pieces, loaded)
+        elif self.in_runs:
+            sums = self.trip_by_trip(weights, read, self.products(weights, pieces, loaded))
         else:
-            loaded = [w.load(rows, self.piece(0)) for w in weights]
-            e.load_epilogue(component, place, start)
-            stage_prologue(e, self.split, Place(0, None))
-            sums = self.in_a_loop(weights, rows, loaded)
+            sums = self.in_a_loop(weights, rows, loaded[0])
         results: list[SSAValue] = []
         for w, total in zip(weights, sums, strict=True):
             with b.source(w.source):
-                results.append(b.named("y", w.scaled(b.reduce(total, "sum", 1), rows)))
+                results.append(b.named("y", w.scaled(w.summed(total, self.block_n), rows)))
         finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether the tensor cores multiply, rows in runs."""
+        return "runs" in self.e.schedule.options.data
+
+    @property
+    def size(self) -> int:
+        """Columns of a piece: those of a trip over K, of which runs take several."""
+        return piece_columns(self.split.contracts[0]) if self.in_runs else self.block_k
+
+    def rows_in_runs(self, start: Operand, width: int) -> Rows:
+        """The rows of a tile of runs: each of the program's rows once for every run."""
+        b = self.e.b
+        n = self.e.hinted("n_runs", b.add(start, b.floordiv(b.arange(self.block_n * RUNS), RUNS)))
+        mask = None if width % self.block_n == 0 else b.lt(n, width)
+        return Rows(n, mask, b.expand(n, 1), b.expand(mask, 1) if mask is not None else None)
+
+    def trip(self, start: Operand) -> list[Piece]:
+        """The pieces of a trip over K from `start` on."""
+        return [self.piece(self.e.b.add(start, offset) if offset else start) for offset in range(0, self.block_k, self.size)]
 
     def pieces(self) -> list[Piece]:
         """The pieces of K."""
-        if self.k <= self.block_k:
+        if self.k <= self.size:
             place = self.e.whole(0, None, self.k)
             assert place.cols is not None
             return [Piece(0, shape(place.cols)[0], place)]
-        starts = range(0, self.k, self.block_k)
-        pieces = [Piece(first, self.block_k, self.e.columns(0, None, first, self.block_k, self.k)) for first in starts]
+        pieces = [self.piece(first) for first in range(0, self.k, self.size)]
         self.e.covers_in_pieces(0, self.k, [piece.place for piece in pieces])
         return pieces
 
@@ -304,7 +325,17 @@ class Gemv:
 
     def piece(self, start: Operand) -> Piece:
         """The piece of K from `start` on."""
-        return Piece(start, self.block_k, self.e.columns(0, None, start, self.block_k, self.k))
+        return Piece(start, self.size, self.e.columns(0, None, start, self.size, self.k))
+
+    def trip_by_trip(self, weights: list[Weight], rows: Rows, sums: Sequence[SSAValue]) -> list[SSAValue]:
+        """The sums of the first trip over K with those of the others: each loads all its pieces before it multiplies one. Other programs hide its wait."""
+        e, b = self.e, self.e.b
+        with b.for_(self.block_k, self.k, self.block_k, init=sums) as loop, e.scope():
+            pieces = self.trip(loop.index)
+            loaded = [[w.load(rows, piece) for w in weights] for piece in pieces]
+            parts = self.products(weights, pieces, loaded)
+            loop.yields(*(b.add(total, part) for total, part in zip(loop.values, parts, strict=True)))
+        return list(loop.results)
 
     def in_a_loop(self, weights: list[Weight], rows: Rows, loaded: list[Sequence[SSAValue]]) -> list[SSAValue]:
         """Piece by piece, from what was loaded of the first on: each trip asks for the next piece before it multiplies its own."""

@@ -77,6 +77,10 @@ class Weight(ABC):
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
         """Of what was loaded of a piece and the one row of x the products, [rows, lanes]: added up over lanes and pieces they are the product."""
 
+    def summed(self, total: SSAValue, rows: int) -> SSAValue:
+        """The products of so many rows from the finished sums [rows, lanes], or what `products` gave of them."""
+        return self.e.b.reduce(total, "sum", 1)
+
     def unit(self, block: int) -> int:
         """Columns, of `block` neighbours, that are multiplied at once."""
         return block

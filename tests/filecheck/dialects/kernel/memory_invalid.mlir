@@ -70,6 +70,16 @@ kernel.store %p[%o], %i : !kernel.ptr<f32>, tensor<64xi32>, i32
 // CHECK: kernel.lower_half %h: operand %w has type tensor<64xi32>, expected elements i8
 
 // -----
+%w = "test.op"() : () -> tensor<64xi8>
+%h = kernel.widen "upper" %w : tensor<64xi8> -> tensor<64xf32>
+// CHECK: kernel.widen %h: upper becomes f32, expected bf16 or f16
+
+// -----
+%w = "test.op"() : () -> tensor<64xi8>
+%h = kernel.widen "middle" %w : tensor<64xi8> -> tensor<64xf16>
+// CHECK: kernel.widen %h: part is "middle", expected lower, upper, whole
+
+// -----
 %d, %r = "test.op"() : () -> (!kernel.descriptor<128x64xbf16>, i32)
 %x = kernel.load_block %d[%r, %r] : !kernel.descriptor<128x64xbf16> -> tensor<64x128xbf16>
 // CHECK: kernel.load_block %x: result has type tensor<64x128xbf16>, expected tensor<128x64xbf16>

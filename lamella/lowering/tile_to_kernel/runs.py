@@ -1,0 +1,145 @@
+"""One token times packed weights on the tensor cores, read as a row of numbers is read best: a piece of a row is cut into eight runs of 64 bytes.
+
+A product of the tensor cores has at least eight columns. For one token they are the eight runs of a piece of x, and each row of a weight makes eight rows of
+the product, one a run: of the 64 numbers of a row that come out, those where run meets run count, and their sum is what is wanted. A warp thus reads 512
+neighbouring bytes of a row at once, and each thread multiplies what it loaded: the order of columns inside a run, which a sum does not know, is the
+tensor cores' own, so that nothing moves between threads. Where a group of columns has a scale, it multiplies the sum of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import BFloat16Type, f32, i64
+from xdsl.ir import Attribute, SSAValue
+
+from lamella.dialects.attributes import element_type_of, shape_of
+from lamella.dialects.kernel.types import element_type, shape
+from lamella.lowering.tile_to_kernel.decode_tiles import PackedTiles
+from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS
+from lamella.lowering.tile_to_kernel.weight import Piece, Rows
+from lamella.passes.packed_columns import RUN_BYTES, RUNS, run_columns
+
+THREAD, WORD = 16, 4
+"""Bytes that a thread loads at once, and those of them that one product takes together."""
+THREADS = RUN_BYTES // THREAD
+"""Threads that share a run."""
+HALF = 8
+"""Numbers of x, of two bytes, that a thread loads at once: half of what meets its bytes of the weight."""
+
+
+@dataclass(frozen=True)
+class RunWeight(PackedTiles):
+    """A weight of bytes, of two numbers a byte, or of eight-bit floats, whose rows are cut into runs."""
+
+    @property
+    def run(self) -> int:
+        """Columns of a run."""
+        return run_columns(self.op)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The numbers of a byte, in the order in which their columns follow each other."""
+        return ("lower", "upper") if self.op.packing.bits == 4 else ("whole",)
+
+    def run_of(self, rows: Rows) -> SSAValue:
+        """Of each row of a product, [8 · rows, 1], the number of its run."""
+        return self.e.hinted("run", self.e.b.expand(self.e.b.mod(self.e.b.arange(shape(rows.vector)[0]), RUNS), 1))
+
+    def lanes(self, size: int) -> int:
+        return RUNS
+
+    def load(self, rows: Rows, piece: Piece) -> Sequence[SSAValue]:
+        """The bytes of a piece of eight runs of each row; `rows` name each row eight times. Then scales, and perhaps least values, of their groups."""
+        e, b = self.e, self.e.b
+        with b.source(self.source):
+            run = self.run_of(rows)
+            inside = b.add(b.mul(run, RUN_BYTES), b.expand(b.arange(RUN_BYTES), 0))
+            column = e.hinted("column", b.add(inside, piece.over(b, self.run // RUN_BYTES)))
+            words = e.pointers[self.op.words]
+            height, width = shape_of(self.op.words)
+            if not self.op.packing.floats:
+                width *= 4
+                words = b.named(f"{(words.name_hint or 'packed').removesuffix('_ptr')}_bytes", b.as_bytes(words))
+            n = b.cast(rows.n, i64) if height * width > INT32_ELEMENTS else rows.n
+            offsets = e.hinted("offsets", b.add(b.mul(n, width), column))
+            found = [b.named("packed", b.load(words, offsets, rows.inside, eviction="first"))]
+            if not self.deferred:
+                found += self.factors_of(rows, self.group_of_run(run, piece), None)
+        return found
+
+    def group_of_run(self, run: SSAValue, piece: Piece) -> SSAValue:
+        """The group of each run of a piece."""
+        b, group = self.e.b, self.op.packing.group.data
+        if self.op.groups == 1:
+            return b.constant(0)
+        first = b.add(run, piece.over(b, self.run))
+        return self.e.hinted("group", b.floordiv(first, group // self.run) if group > self.run else first)
+
+    def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        e, b = self.e, self.e.b
+        packed, *held = loaded
+        halves = [self.x_of(x, piece, number) for number in range(len(self.parts))]
+        with b.source(self.source):
+            total: SSAValue | None = None
+            columns = [self.joined(half) for half in halves]
+            for part, x_part in zip(self.parts, columns, strict=True):
+                total = b.dot(self.in_order(self.wide(part, packed, element_type_of(x))), b.trans(x_part), total)
+            assert total is not None
+            if held:
+                scale, *least = self.widened(held)
+                total = b.mul(total, scale)
+                if least:
+                    # A number of 0 without sign stands for the least value, and lies `zero` below the number of 0 that is stored.
+                    own = b.add(least[0], b.mul(scale, float(self.op.packing.zero)))
+                    total = b.add(total, b.mul(own, self.x_sum(shape(packed)[0], columns)))
+        return e.hinted("product", total)
+
+    def x_of(self, x: SSAValue, piece: Piece, part: int) -> tuple[SSAValue, SSAValue]:
+        """x where it meets a part of the bytes of each run, [8, 32] twice: for each thread of a run the first and the second half of its columns."""
+        e, b = self.e, self.e.b
+        lane = b.arange(RUN_BYTES // 2)
+        across = b.add(b.mul(b.floordiv(lane, HALF), THREAD), b.mod(lane, HALF))
+        down = b.expand(b.mul(b.arange(RUNS), self.run), 1)
+        first = e.hinted("first", b.add(b.add(down, b.expand(across, 0)), piece.start))
+        found: list[SSAValue] = []
+        for offset in (part * RUN_BYTES, part * RUN_BYTES + HALF):
+            found.append(e.emit(x, e.elsewhere(piece.place, e.hinted("cols", b.add(first, offset)))))
+        return found[0], found[1]
+
+    def wide(self, part: str, packed: SSAValue, element: Attribute) -> SSAValue:
+        """The numbers in a part of bytes in the element type of x, exactly."""
+        b = self.e.b
+        if not self.op.packing.floats:
+            return b.named(part, b.widen(part, packed, element))
+        # From f16, which float8 becomes first, to bf16 there is only a slow instruction for one number; from f32 one for two.
+        return b.named("w_wide", b.cast(b.cast(packed, f32) if isinstance(element, BFloat16Type) else packed, element))
+
+    def x_sum(self, rows: int, joined: Sequence[SSAValue]) -> SSAValue:
+        """The sum of x over each run, [rows, 8], in every row alike: as a product with ones it lies as the other products do."""
+        b, total = self.e.b, None
+        ones = b.named("ones", b.full((rows, RUN_BYTES), 1.0, element_type(joined[0].type)))
+        for x in joined:
+            total = b.dot(ones, b.trans(x), total)
+        assert total is not None
+        return self.e.hinted("x_sum", total)
+
+    def in_order(self, numbers: SSAValue) -> SSAValue:
+        """The numbers of runs, [rows, 64], in the order of a product: the first word of each thread, then the second, and so on."""
+        b, rows = self.e.b, shape(numbers)[0]
+        words = b.reshape(numbers, (rows, THREADS, THREAD // WORD, WORD))
+        return b.reshape(b.trans(words, (0, 2, 1, 3)), (rows, RUN_BYTES))
+
+    def joined(self, halves: tuple[SSAValue, SSAValue]) -> SSAValue:
+        """The two halves of x in each run in that order, [8, 64]."""
+        b = self.e.b
+        first, second = (b.reshape(half, (RUNS, THREADS, HALF // WORD, WORD)) for half in halves)
+        return b.reshape(b.trans(b.join(first, second), (0, 4, 2, 1, 3)), (RUNS, RUN_BYTES))
+
+    def summed(self, total: SSAValue, rows: int) -> SSAValue:
+        """What is wanted of finished sums [8 · rows, 8]: of each row those where a run of it meets the same of x, [rows]."""
+        b = self.e.b
+        run = b.expand(b.mod(b.arange(shape(total)[0]), RUNS), 1)
+        own = b.where(b.eq(run, b.expand(b.arange(RUNS), 0)), total, 0.0)
+        return b.reduce(b.reshape(own, (rows, RUNS * RUNS)), "sum", 1)

@@ -1,0 +1,161 @@
+"""One token times packed weights whose rows are cut into runs: interpreted, against the reference, for every kind of weight that is, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from xdsl.dialects.builtin import bf16, f16, f32
+
+from lamella.dialects.packing import PackingAttr
+from lamella.dialects.tile import DequantizeOp
+from lamella.semantics import IMPLEMENTATIONS
+from tests.numeric.harness import NARROW, agree, compile_function
+from tests.numeric.test_quantized import Packed
+
+KINDS = {
+    "int8 rows": ("int8", 0, False),
+    "int8 rows, mins": ("int8", 0, True),
+    "int8 groups": ("int8", 64, False),
+    "int8 groups of 128, mins": ("int8", 128, True),
+    "int4 rows": ("int4", 0, False),
+    "int4 rows, mins": ("int4", 0, True),
+    "int4 groups": ("int4", 128, False),
+    "int4 groups of 256, mins": ("int4", 256, True),
+    "fp8 rows": ("fp8", 0, False),
+}
+
+
+def columns(kind: str, pieces: int) -> int:
+    """K of so many pieces of eight runs."""
+    return pieces * (1024 if kind == "int4" else 512)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+def test_rows_that_no_program_divides(name: str, element: str) -> None:
+    """21 rows and a sum after: the last program has rows that are not there."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 2)
+    spec = (21, k, kind, group, affine)
+    g = Packed(x=f"1x{k}x{element}", r="1x21xf32", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.map("add", g.contract(g["x"], g.weight("w", kind, group, k)), g["r"])))
+    assert compiled.skeletons == ["gemv"]
+    schedule = compiled.regions[0].schedule
+    assert schedule is not None
+    assert (schedule.get("runs"), schedule.get("warps")) == (8, 1)
+    agree(compiled, g.packed_inputs(w=spec), 1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_trips_over_columns(name: str, pieces: int) -> None:
+    """Six pieces of K in trips of one, or of two; two weights side by side that meet in an epilogue."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 6)
+    specs = {n: (10, k, kind, group, affine) for n in ("up", "gate")}
+    g = Packed(x=f"1x{k}xbf16", **{a: v for n, spec in specs.items() for a, v in Packed.arguments_for(n, *spec).items()})
+    up, gate = (g.contract(g["x"], g.weight(n, kind, group, k)) for n in specs)
+    chosen = {"rows": 4, "k": columns(kind, pieces), "warps": 1, "runs": 8}
+    compiled = compile_function(g.returns(g.map("mul", g.map("silu", gate), up)), schedules={"gemv": chosen})
+    assert compiled.skeletons == ["gemv"]
+    agree(compiled, g.packed_inputs(**specs), 1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_runs_on_a_gpu(name: str, element: str, pieces: int) -> None:
+    """The same, compiled, in trips of one piece and of three: what the assembly of `kernel.widen` and the order of a product's columns really are."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 6)
+    specs = {n: (21, k, kind, group, affine) for n in ("up", "gate")}
+    g = Packed(x=f"1x{k}x{element}", **{a: v for n, spec in specs.items() for a, v in Packed.arguments_for(n, *spec).items()})
+    up, gate = (g.contract(g["x"], g.weight(n, kind, group, k)) for n in specs)
+    chosen = {"rows": 4, "k": columns(kind, pieces), "warps": 1, "runs": 8}
+    compiled = compile_function(g.returns(g.map("mul", gate, up)), schedules={"gemv": chosen})
+    given = g.packed_inputs(**specs)
+    (expected,) = compiled.expected(given)
+    for _ in range(2):
+        (found,) = compiled.run(given, "cuda")
+        torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["int8 rows", "int4 groups", "fp8 rows"])
+def test_a_norm_inside(name: str) -> None:
+    """By hand: the reduction over whole rows, and x computed where products take it."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 2)
+    spec = (12, k, kind, group, affine)
+    g = Packed(x=f"1x{k}xbf16", **Packed.arguments_for("w", *spec))
+    normed = g.cast(g.norm(g.cast(g["x"], f32)), bf16)
+    y = g.contract(normed, g.weight("w", kind, group, k))
+    forced = '[{"action": "force", "producer": "*", "consumer": "*"}]'
+    compiled = compile_function(g.returns(y), pass_options={"fuse-regions": {"policy": forced}})
+    assert compiled.skeletons == ["gemv"]
+    agree(compiled, g.packed_inputs(w=spec), NARROW["bf16"])
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize(("kind", "group"), [("int4", 128), ("int4", 512), ("int8", 64), ("int8", 256)])
+def test_scales_that_lie_group_by_group(kind: str, group: int, affine: bool) -> None:
+    """As `lay-scales` leaves them, in a loop over K."""
+    k = columns(kind, 2)
+    spec = (21, k, kind, group, affine)
+    arguments = Packed.arguments_for("w", *spec)
+    parts = {name: f"{k // group}x21xf32" for name in arguments if name != "w"}
+    g = Packed(x=f"1x{k}xf16", **(arguments | parts))
+    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"] if affine else None, PackingAttr.of(kind, group), by_group=True))
+    chosen = {"rows": 2, "k": columns(kind, 1), "warps": 1, "runs": 8}
+    compiled = compile_function(g.returns(g.contract(g["x"], w)), schedules={"gemv": chosen})
+    assert compiled.skeletons == ["gemv"]
+    drawn = Packed(x=f"1x{k}xf16", **arguments).packed_inputs(w=spec)
+    agree(compiled, {name: value.T.contiguous() if name in parts else value for name, value in drawn.items()}, 1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_number_meets_its_column(name: str) -> None:
+    """Each column alone, of a few thousands: what a program reorders it reorders alike in x and in the weight."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 1)
+    spec = (2, k, kind, group, affine)
+    g = Packed(x=f"1x{k}xbf16", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, group, k))))
+    given = g.packed_inputs(w=spec)
+    parts = [given[n] for n in ("w", "w_scale", "w_min") if n in given]
+    w = IMPLEMENTATIONS["tile.dequantize"](*parts, packing={"kind": kind, "group": group or k})
+    for column in (0, 1, 7, 8, 15, 16, 63, 64, 127, k // 2 + 5, k - 1):
+        given["x"] = torch.zeros(1, k, dtype=torch.bfloat16)
+        given["x"][0, column] = 3.0
+        found = compiled.run(given)[0]
+        assert torch.allclose(found[0], 3.0 * w[:, column], rtol=1e-5, atol=1e-5), column
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "k", "element"),
+    [
+        ("int8", 0, 512, "f32"),  # x would be rounded
+        ("int8", 0, 576, "bf16"),  # no whole pieces
+        ("int8", 32, 512, "bf16"),  # two scales in a run
+        ("int4", 64, 1024, "bf16"),
+        ("int4", 0, 9216, "bf16"),  # programs share such rows
+    ],
+)
+def test_what_is_not_cut_into_runs(kind: str, group: int, k: int, element: str) -> None:
+    spec = (16, k, kind, group, False)
+    g = Packed(x=f"1x{k}x{element}", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, group, k))))
+    schedule = compiled.regions[0].schedule
+    assert schedule is not None and "runs" not in schedule.options.data
+    agree(compiled, g.packed_inputs(w=spec), 1e-3)
+
+
+def test_weights_of_other_bits_beside_each_other() -> None:
+    """A piece of the one would be two of the other: they are multiplied as before."""
+    specs = {"a": (16, 1024, "int4", 128, False), "b": (16, 1024, "int8", 0, False)}
+    g = Packed(x="1x1024xf16", **{n: v for a, spec in specs.items() for n, v in Packed.arguments_for(a, *spec).items()})
+    y = g.map("mul", *(g.contract(g["x"], g.weight(n, spec[2], spec[3], 1024)) for n, spec in specs.items()))
+    compiled = compile_function(g.returns(g.cast(y, f16)))
+    schedule = compiled.regions[0].schedule
+    assert schedule is not None and "runs" not in schedule.options.data
+    agree(compiled, g.packed_inputs(**specs), NARROW["f16"])
