@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import bf16, f16, f32
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp
 from lamella.semantics import IMPLEMENTATIONS
+from lamella.tools.cross_compile import cross_compile
 from tests.numeric.harness import NARROW, agree, compile_function
 from tests.numeric.test_quantized import Packed
 
@@ -148,6 +149,30 @@ def test_what_is_not_cut_into_runs(kind: str, group: int, k: int, element: str) 
     schedule = compiled.regions[0].schedule
     assert schedule is not None and "runs" not in schedule.options.data
     agree(compiled, g.packed_inputs(w=spec), 1e-3)
+
+
+@pytest.mark.parametrize(("name", "most"), [("int8 rows", 0), ("fp8 rows", 0), ("int4 groups", 512), ("int4 groups of 256, mins", 512)])
+def test_no_weight_passes_through_shared_memory(name: str, most: int) -> None:
+    """For sm_90: what threads load is what they multiply, as long as Triton keeps finding that out. Scales of groups, 2 bytes a row, do pass."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 4)
+    spec = (64, k, kind, group, affine)
+    g = Packed(x=f"1x{k}xbf16", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, group, k))))
+    (figure,) = cross_compile(compiled.sources, "sm_90", pdl=True)
+    assert figure.spills == 0
+    assert figure.shared_memory <= most, figure
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8", "int4", "bf16"])
+@pytest.mark.parametrize("tokens", [1, 3, 8])
+def test_offsets_beyond_31_bits(kind: str, tokens: int) -> None:
+    """A head of 600,000 rows of 8192 columns is compiled, not run: its bytes, or numbers, need offsets of 64 bits."""
+    arguments = {"w": "600000x8192xbf16"} if kind == "bf16" else Packed.arguments_for("w", 600_000, 8192, kind, 0, False)
+    g = Packed(x=f"{tokens}x8192xbf16", **arguments)
+    w = g["w"] if kind == "bf16" else g.weight("w", kind, 0, 8192)
+    compiled = compile_function(g.returns(g.contract(g["x"], w)))
+    assert all("tl.int64" in text for text in compiled.sources.values())
 
 
 def test_weights_of_other_bits_beside_each_other() -> None:

@@ -62,8 +62,9 @@ class RunWeight(PackedTiles):
             if not self.op.packing.floats:
                 width *= 4
                 words = b.named(f"{(words.name_hint or 'packed').removesuffix('_ptr')}_bytes", b.as_bytes(words))
-            n = b.cast(rows.n, i64) if height * width > INT32_ELEMENTS else rows.n
-            offsets = e.hinted("offsets", b.add(b.mul(n, width), column))
+            wide = height * width > INT32_ELEMENTS
+            n, k = (b.cast(rows.n, i64), b.cast(column, i64)) if wide else (rows.n, column)
+            offsets = e.hinted("offsets", b.add(b.mul(n, width), k))
             found = [b.named("packed", b.load(words, offsets, rows.inside, eviction="first"))]
             if not self.deferred:
                 found += self.factors_of(rows, self.group_of_run(run, piece), None)
