@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
@@ -229,6 +230,33 @@ def stream_schedule(split: Parts, target: Device) -> ScheduleAttr:
     return ScheduleAttr.of("mma", **options, **({"digits": 3} if as_digits else {}))
 
 
+@dataclass(frozen=True)
+class FewTokens:
+    """How programs of few tokens go through their weights: `k` columns at once, `stages` tiles in flight, and columns shared until a multiprocessor has so many `programs`."""
+
+    k: int
+    stages: int
+    programs: int
+
+
+FEW_TOKENS: Mapping[tuple[str, bool, bool], FewTokens] = {
+    ("floats", False, False): FewTokens(128, 5, 3),
+    ("floats", False, True): FewTokens(128, 5, 1),
+    ("floats", True, False): FewTokens(128, 3, 2),
+    ("floats", True, True): FewTokens(64, 3, 1),
+    ("packed", False, False): FewTokens(256, 4, 3),
+    ("packed", False, True): FewTokens(256, 4, 1),
+    ("packed", True, False): FewTokens(256, 4, 2),
+    ("packed", True, True): FewTokens(256, 4, 1),
+    ("unpacked bytes", True, False): FewTokens(64, 3, 2),
+    ("unpacked bytes", True, True): FewTokens(64, 3, 2),
+    ("unpacked halves", True, False): FewTokens(128, 3, 2),
+    ("unpacked halves", True, True): FewTokens(64, 3, 2),
+}
+"""By weights, whether tokens are more than 16, and whether two weights lie side by side. Measured on an H200 (benchmarks/results). Sums of two products left in memory cost more
+than the second half of a wave: 224 programs of gate and up 51 us, twice as many 61. Where more tokens take weights apart, another program is worth more: int4, 32 tokens, 49 us for 63."""
+
+
 def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     """Few tokens: bound by the weights, which are read once. A warp takes 16 weight rows, and their columns lie in flight in shared memory.
 
@@ -237,18 +265,14 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     benchmarks/results.
     """
     tokens, k = shape_of(split.contracts[0].x)
-    side_by_side = max(len(c) for c in split.components)
     columns = sum(shape_of(c[0].result)[1] for c in split.components)
     m = max(8, power_of_two(tokens))
-    n, busy = (32, 3 * target.multiprocessors) if m <= 16 else (64, 2 * target.multiprocessors)
-    bits = max(weight_bits(c) for c in split.contracts)
-    packed = bits <= 8
-    unpacks = packed and m > 16 and -(-columns // n) < busy and not of_bytes(split.contracts[0])
-    block_k = 256 if packed and not unpacks else 64 if m > 16 and (side_by_side > 1 or bits == 8) else 128
-    block_k = most_columns(split.contracts, min(max(LEAST_BYTES if of_bytes(split.contracts[0]) else 16, power_of_two(k)), block_k))
-    # Sums of two products left in memory cost more than the second half of a wave: 224 programs of gate and up 51 us, twice as many 61. Where weights
-    # are unpacked, another program on a multiprocessor is worth more: of int4 and 32 tokens 49 us for 63.
-    busy = target.multiprocessors if side_by_side > 1 and not unpacks else busy
+    many, side_by_side = m > 16, max(len(c) for c in split.components) > 1
+    n = 64 if many else 32
+    own = FEW_TOKENS[weights_of_few(split, many, -(-columns // n), target), many, side_by_side]
+    least = LEAST_BYTES if of_bytes(split.contracts[0]) else 16
+    block_k = most_columns(split.contracts, min(max(least, power_of_two(k)), own.k))
+    busy = own.programs * target.multiprocessors
     whole = any(isinstance(op, ReduceOp) for op in split.prologue)
     splits, trips = 1, -(-k // block_k)
     while not whole and splits < 4 and -(-columns // n) * splits < busy and trips >= 8 * splits:
@@ -256,10 +280,20 @@ def few_tokens_schedule(split: Parts, target: Device) -> ScheduleAttr:
     while whole and n > 16 and -(-columns // n) < target.multiprocessors:
         n //= 2
     n = max(n, needed_columns(split))
-    # Of 32 tokens five tiles in flight leave room for one program on a multiprocessor, and three for two: 12.1 us for 14.2 (4096x4096).
-    stages = 4 if packed and not unpacks else 3 if m > 16 or -(-columns // n) * splits >= busy else 5
+    # Five tiles in flight leave room for few programs on a multiprocessor, three for more: of 32 tokens 12.1 us for 14.2 (4096x4096).
+    stages = 3 if own.stages == 5 and -(-columns // n) * splits >= busy else own.stages
     warps = warps_of(n // 16, whole)
     return ScheduleAttr.of("mma", m=m, n=n, k=block_k, warps=warps, stages=stages, swap=1, splits=splits)
+
+
+def weights_of_few(split: Parts, many: bool, tiles: int, target: Device) -> str:
+    """What the weights of few tokens are to FEW_TOKENS: floats; packed ones; or such as more than 16 tokens take apart while tiles of them are few for the device."""
+    bits = max(weight_bits(c) for c in split.contracts)
+    if bits > 8:
+        return "floats"
+    if not many or of_bytes(split.contracts[0]) or tiles >= 2 * target.multiprocessors:
+        return "packed"
+    return "unpacked bytes" if bits == 8 else "unpacked halves"
 
 
 def warps_of(wanted: int, whole: bool) -> int:
