@@ -151,6 +151,26 @@ def test_what_is_not_cut_into_runs(kind: str, group: int, k: int, element: str) 
     agree(compiled, g.packed_inputs(w=spec), 1e-3)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_are_asked_for_before_the_launch_before_ends(name: str) -> None:
+    """x is left by another launch: all weights of a first trip, their scales too, are loaded before the wait, and x after it."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 2)
+    spec = (12, k, kind, group, affine)
+    g = Packed(x=f"1x{k}xbf16", **Packed.arguments_for("w", *spec))
+    made = g.cast(g.map("silu", g.cast(g["x"], f32)), bf16)
+    apart = '[{"action": "forbid", "producer": "tile.cast", "consumer": "tile.contract"}]'
+    compiled = compile_function(
+        g.returns(g.contract(made, g.weight("w", kind, group, k))), pass_options={"fuse-regions": {"policy": apart}}
+    )
+    assert compiled.skeletons == ["row", "gemv"]
+    before, _, after = next(text for kernel, text in compiled.sources.items() if "gemv" in kernel).partition("gdc_wait")
+    assert before.count("evict_first") == 2 and "evict_first" not in after
+    assert "tl.load(arg_ptr" not in before and after.count("tl.load(arg_ptr") == (8 if kind == "int4" else 4)
+    if group or affine:
+        assert "tl.load(w_scale_ptr" in before and "tl.load(w_scale_ptr" not in after
+
+
 @pytest.mark.parametrize(("name", "most"), [("int8 rows", 0), ("fp8 rows", 0), ("int4 groups", 512), ("int4 groups of 256, mins", 512)])
 def test_no_weight_passes_through_shared_memory(name: str, most: int) -> None:
     """For sm_90: what threads load is what they multiply, as long as Triton keeps finding that out. Scales of groups, 2 bytes a row, do pass."""

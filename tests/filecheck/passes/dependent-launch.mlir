@@ -18,6 +18,23 @@ kernel.func @gemv(%w_ptr: !kernel.ptr<f32>, %x_ptr: !kernel.ptr<f32>, %y_ptr: !k
   kernel.return
 }
 
+// The bytes of settled words are settled too; those of others are not.
+// CHECK-LABEL: kernel.func @bytes
+// CHECK-NEXT:    kernel.launch_dependents
+// CHECK:         = kernel.load %w_bytes
+// CHECK-NEXT:    kernel.wait_prerequisites
+// CHECK-NEXT:    = kernel.load %x_bytes
+kernel.func @bytes(%w_ptr: !kernel.ptr<i32>, %x_ptr: !kernel.ptr<i32>, %y_ptr: !kernel.ptr<i8>) attributes {num_warps = 1 : i64, num_stages = 1 : i64, settled = array<i64: 0>} {
+  %lane = kernel.arange {start = 0 : i64, end = 8 : i64} : tensor<8xi32>
+  %w_bytes = kernel.as_bytes %w_ptr : !kernel.ptr<i32> -> !kernel.ptr<i8>
+  %x_bytes = kernel.as_bytes %x_ptr : !kernel.ptr<i32> -> !kernel.ptr<i8>
+  %w = kernel.load %w_bytes[%lane] : !kernel.ptr<i8>, tensor<8xi32> -> tensor<8xi8>
+  %x = kernel.load %x_bytes[%lane] : !kernel.ptr<i8>, tensor<8xi32> -> tensor<8xi8>
+  kernel.store %y_ptr[%lane], %w : !kernel.ptr<i8>, tensor<8xi32>, tensor<8xi8>
+  kernel.store %y_ptr[%lane], %x : !kernel.ptr<i8>, tensor<8xi32>, tensor<8xi8>
+  kernel.return
+}
+
 // Never inside a loop: a pipelined loop may hoist a load past it.
 // CHECK-LABEL: kernel.func @loop
 // CHECK-NEXT:    kernel.launch_dependents
