@@ -4,17 +4,15 @@ the same without."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from xdsl.ir import Operation
 
 from lamella.dialects import kernel
 from lamella.dialects.kernel.types import element
 
-Bytes: TypeAlias = "kernel.LowerHalfOp | kernel.UpperHalfOp | kernel.WidenOp"
 BYTES = kernel.LowerHalfOp | kernel.UpperHalfOp | kernel.WidenOp
 
-HALVES: Mapping[str, str] = {
+TEXTS: Mapping[str, str] = {
     "lower_halves": """
 @triton.jit
 def lower_halves(numbers, ASM: tl.constexpr):
@@ -31,9 +29,18 @@ def upper_halves(numbers, ASM: tl.constexpr):
     else:
         return numbers & -16
 """,
+    "whole_to_bf16": """
+@triton.jit
+def whole_to_bf16(numbers, ASM: tl.constexpr):
+    if ASM:
+        return tl.inline_asm_elementwise("{ .reg .b32 t, a, b, c, d, k; xor.b32 t, $2, 0x80808080; prmt.b32 a, t, 0x4b000000, 0x7540; prmt.b32 b, t, 0x4b000000, 0x7541; prmt.b32 c, t, 0x4b000000, 0x7542; prmt.b32 d, t, 0x4b000000, 0x7543; mov.b32 k, 0xcb000080; add.rn.f32 a, a, k; add.rn.f32 b, b, k; add.rn.f32 c, c, k; add.rn.f32 d, d, k; cvt.rn.bf16x2.f32 $0, b, a; cvt.rn.bf16x2.f32 $1, d, c; }", "=r,=r,r", [numbers], dtype=tl.bfloat16, is_pure=True, pack=4)
+    else:
+        return numbers.to(tl.float32).to(tl.bfloat16)
+""",
 }
+"""By name. A byte is longer than the mantissa of bf16: that of 2^23 in f32 takes it."""
 
-WIDENED = """
+TEMPLATE = """
 @triton.jit
 def {name}(numbers, ASM: tl.constexpr):
     if ASM:
@@ -43,15 +50,6 @@ def {name}(numbers, ASM: tl.constexpr):
 """
 """A number without sign, in the lowest bits of the mantissa of 2^7 (bf16) or 2^10 (f16), makes it larger by itself; `least` takes that power off again, and what
 made its sign go away."""
-SLOWLY = """
-@triton.jit
-def whole_to_bf16(numbers, ASM: tl.constexpr):
-    if ASM:
-        return tl.inline_asm_elementwise("{ .reg .b32 t, a, b, c, d, k; xor.b32 t, $2, 0x80808080; prmt.b32 a, t, 0x4b000000, 0x7540; prmt.b32 b, t, 0x4b000000, 0x7541; prmt.b32 c, t, 0x4b000000, 0x7542; prmt.b32 d, t, 0x4b000000, 0x7543; mov.b32 k, 0xcb000080; add.rn.f32 a, a, k; add.rn.f32 b, b, k; add.rn.f32 c, c, k; add.rn.f32 d, d, k; cvt.rn.bf16x2.f32 $0, b, a; cvt.rn.bf16x2.f32 $1, d, c; }", "=r,=r,r", [numbers], dtype=tl.bfloat16, is_pure=True, pack=4)
-    else:
-        return numbers.to(tl.float32).to(tl.bfloat16)
-"""
-"""A byte is longer than the mantissa of bf16: that of 2^23 in f32 takes it."""
 BITS = {
     "lower": "lop3.b32 t, $2, 0x0f0f0f0f, 0x08080808, 0x6a;",
     "upper": "shr.b32 s, $2, 4; lop3.b32 t, s, 0x0f0f0f0f, 0x08080808, 0x6a;",
@@ -63,7 +61,7 @@ FORMATS = {"bf16": ("43", "c3", "3f80", "bf16x2", "tl.bfloat16"), "f16": ("64", 
 """Of a float the upper byte of that power of two and of its negative, the bits of 1.0, and what instructions and Triton call it."""
 
 
-def function_of(op: Bytes) -> str:
+def function_of(op: kernel.LowerHalfOp | kernel.UpperHalfOp | kernel.WidenOp) -> str:
     """The name of the function that computes `op`."""
     match op:
         case kernel.LowerHalfOp():
@@ -87,14 +85,14 @@ def functions(ops: list[Operation]) -> list[str]:
 
 def text_of(name: str) -> str:
     """The text of a function."""
-    if name in HALVES or name == "whole_to_bf16":
-        return HALVES.get(name, SLOWLY)
+    if name in TEXTS:
+        return TEXTS[name]
     part, _, to = name.partition("_to_")
     top, less, one, packed, dtype = FORMATS[to]
     least = less + ("80" if part == "whole" else "08")
     spelled = {"name": name, "bits": BITS[part], "top": top * 4, "least": least * 2, "one": one * 2}
-    return WIDENED.format(**spelled, packed=packed, dtype=dtype, numbers=NUMBERS[part])
+    return TEMPLATE.format(**spelled, packed=packed, dtype=dtype, numbers=NUMBERS[part])
 
 
-NAMES = frozenset({*HALVES, *(widen_name(part, to) for part, floats in kernel.WIDENED.items() for to in floats)})
+NAMES = frozenset({*TEXTS, *(widen_name(part, to) for part in kernel.PARTS for to in kernel.WIDENED)})
 """Names of functions, which no variable may have."""

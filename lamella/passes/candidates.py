@@ -20,16 +20,13 @@ from lamella.passes.device import Device
 from lamella.passes.feasibility import parts
 from lamella.passes.packed_columns import RUNS, digits, in_runs, piece_columns, streamed
 from lamella.passes.registers import THREADS
-from lamella.passes.schedules import minimum_columns, power_of_two
+from lamella.passes.schedules import HELD_RUNS, minimum_columns, power_of_two
 from lamella.passes.tuning import TUNABLE, why_not
 
 MOST = 24
 """Candidates a region, the cost model's own among them: each costs a compilation and some milliseconds of the device."""
 BYTES_A_THREAD = 96
 """Weights a thread of a gemv loads: six loads of 16 bytes in flight."""
-
-RUN_TRIP = 8192
-"""Bytes of weights that a warp asks for at once where rows are cut into runs."""
 
 MINOR: Mapping[str, str] = {"gemv": "k", "mma": "stages", "attend": "stages"}
 """The option of a skeleton that matters least."""
@@ -107,7 +104,7 @@ def _rank_gemv(options: Options, ops: Sequence[Operation], longest: int, target:
     idle = max(0.0, log2(2 * target.multiprocessors / programs))
     if "runs" in options:
         trip = options["rows"] * options["k"] * side * weight_bits(split.contracts[0]) / 8
-        return abs(log2(trip / RUN_TRIP)) + max(0.0, log2(8 * target.multiprocessors / programs))
+        return abs(log2(trip / HELD_RUNS)) + max(0.0, log2(8 * target.multiprocessors / programs))
     # Pieces count only between equals: the fewest, since each has its masks and sums.
     return abs(log2(bytes_a_thread / BYTES_A_THREAD)) + idle + 3 * log2(padded / k) + 0.3 * (padded // options["k"] - 1)
 

@@ -129,6 +129,7 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
 
     waits = 0.0
     if tokens == 1 and in_runs(contracts):
+        # Two weights side by side count twice, though one program has both: an estimate from above.
         waits = NUMBER_US * shape_of(contracts[0].x)[1] * columns / RUN_ROWS[bits] / target.multiprocessors
     elif streamed(contracts, tokens):
         # Programs of one warp, which wait for x in each step over K before they make digits of it, and which cannot share columns with others.

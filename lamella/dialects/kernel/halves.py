@@ -51,7 +51,7 @@ class UpperHalfOp(UnaryOp):
     ELEMENTS: ClassVar = frozenset({"i8"})
 
 
-WIDENED = {"lower": ("bf16", "f16"), "upper": ("bf16", "f16"), "whole": ("bf16", "f16")}
+PARTS, WIDENED = ("lower", "upper", "whole"), ("bf16", "f16")
 """Parts of a byte, and the floats in which a few instructions write the signed numbers of four bytes."""
 
 
@@ -78,8 +78,7 @@ class WidenOp(IRDLOperation):
     def verify_(self) -> None:
         verify_value(self, "operand", self.operand, frozenset({"i8"}))
         verify_result(self, block_type(shape(self.operand), element_type(self.result.type)))
-        floats = WIDENED.get(self.part.data)
-        if floats is None:
-            raise VerifyException(f'{subject(self)}: part is "{self.part.data}", expected {", ".join(WIDENED)}')
-        if element(self.result) not in floats:
-            raise VerifyException(f"{subject(self)}: {self.part.data} becomes {element(self.result)}, expected {' or '.join(floats)}")
+        if self.part.data not in PARTS:
+            raise VerifyException(f'{subject(self)}: part is "{self.part.data}", expected {", ".join(PARTS)}')
+        if element(self.result) not in WIDENED:
+            raise VerifyException(f"{subject(self)}: {self.part.data} becomes {element(self.result)}, expected {' or '.join(WIDENED)}")

@@ -53,8 +53,8 @@ class PackedTiles(Weight):
     def scaled(self, sums: SSAValue, rows: Rows) -> SSAValue:
         return scaled_rows(self.e, sums, self.op.scales, rows, self.source) if self.deferred else sums
 
-    def bytes_of(self, rows: Rows, column: SSAValue, mask: SSAValue | None) -> SSAValue:
-        """The bytes of the rows at `column` of the bytes of a row."""
+    def bytes_of(self, rows: Rows, column: SSAValue, mask: SSAValue | None, *, once: bool = False) -> SSAValue:
+        """The bytes of the rows at `column` of the bytes of a row. `once`: nobody reads them again."""
         e, b = self.e, self.e.b
         height, width = shape_of(self.op.words)
         wide = 4 * height * width > INT32_ELEMENTS
@@ -62,7 +62,7 @@ class PackedTiles(Weight):
         words = e.pointers[self.op.words]
         pointer = b.named(f"{(words.name_hint or 'packed').removesuffix('_ptr')}_bytes", b.as_bytes(words))
         offsets = e.hinted("offsets", b.add(b.mul(n, 4 * width), k))
-        return b.named("packed", b.load(pointer, offsets, b.all_of(rows.inside, mask)))
+        return b.named("packed", b.load(pointer, offsets, b.all_of(rows.inside, mask), eviction="first" if once else None))
 
     def tiles(self, rows: Rows, pieces: Sequence[Piece], element: Attribute | None = None) -> list[SSAValue]:
         """The numbers of the rows in each of neighbouring pieces, around zero; of `element`, or bytes. Of `paired` weights the pieces are pairs."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import BFloat16Type, f32, i64
+from xdsl.dialects.builtin import BFloat16Type, f32
 from xdsl.ir import Attribute, SSAValue
 
-from lamella.dialects.attributes import element_type_of, shape_of
+from lamella.dialects.attributes import element_type_of
 from lamella.dialects.kernel.types import element_type, shape
 from lamella.lowering.tile_to_kernel.decode_tiles import PackedTiles
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows
 from lamella.passes.packed_columns import RUN_BYTES, RUNS, run_columns
 
@@ -43,9 +42,9 @@ class RunWeight(PackedTiles):
         """The numbers of a byte, in the order in which their columns follow each other."""
         return ("lower", "upper") if self.op.packing.bits == 4 else ("whole",)
 
-    def run_of(self, rows: Rows) -> SSAValue:
-        """Of each row of a product, [8 · rows, 1], the number of its run."""
-        return self.e.hinted("run", self.e.b.expand(self.e.b.mod(self.e.b.arange(shape(rows.vector)[0]), RUNS), 1))
+    def run_of(self, rows: int) -> SSAValue:
+        """Of each of so many rows of a product, [rows, 1], the number of its run."""
+        return self.e.hinted("run", self.e.b.expand(self.e.b.mod(self.e.b.arange(rows), RUNS), 1))
 
     def lanes(self, size: int) -> int:
         return RUNS
@@ -54,18 +53,13 @@ class RunWeight(PackedTiles):
         """The bytes of a piece of eight runs of each row; `rows` name each row eight times. Then scales, and perhaps least values, of their groups."""
         e, b = self.e, self.e.b
         with b.source(self.source):
-            run = self.run_of(rows)
+            run = self.run_of(shape(rows.vector)[0])
             inside = b.add(b.mul(run, RUN_BYTES), b.expand(b.arange(RUN_BYTES), 0))
             column = e.hinted("column", b.add(inside, piece.over(b, self.run // RUN_BYTES)))
-            words = e.pointers[self.op.words]
-            height, width = shape_of(self.op.words)
-            if not self.op.packing.floats:
-                width *= 4
-                words = b.named(f"{(words.name_hint or 'packed').removesuffix('_ptr')}_bytes", b.as_bytes(words))
-            wide = height * width > INT32_ELEMENTS
-            n, k = (b.cast(rows.n, i64), b.cast(column, i64)) if wide else (rows.n, column)
-            offsets = e.hinted("offsets", b.add(b.mul(n, width), k))
-            found = [b.named("packed", b.load(words, offsets, rows.inside, eviction="first"))]
+            if self.op.packing.floats:
+                found = [b.named("packed", self.read(self.op.words, rows, column, None, once=True))]
+            else:
+                found = [self.bytes_of(rows, column, None, once=True)]
             if not self.deferred:
                 found += self.factors_of(rows, self.group_of_run(run, piece), None)
         return found
@@ -141,6 +135,5 @@ class RunWeight(PackedTiles):
     def summed(self, total: SSAValue, rows: int) -> SSAValue:
         """What is wanted of finished sums [8 · rows, 8]: of each row those where a run of it meets the same of x, [rows]."""
         b = self.e.b
-        run = b.expand(b.mod(b.arange(shape(total)[0]), RUNS), 1)
-        own = b.where(b.eq(run, b.expand(b.arange(RUNS), 0)), total, 0.0)
+        own = b.where(b.eq(self.run_of(shape(total)[0]), b.expand(b.arange(RUNS), 0)), total, 0.0)
         return b.reduce(b.reshape(own, (rows, RUNS * RUNS)), "sum", 1)
