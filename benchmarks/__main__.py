@@ -32,8 +32,8 @@ PEERS = "eager,compile,compile-max"
 PeersOption = Annotated[
     str,
     typer.Option(
-        help="Comma-separated: eager, eager-graph, compile, compile-max (autotuned), each with :sdpa or :explicit to choose how attention"
-        " is written; hf-generate (decode only); or none."
+        help="Comma-separated: eager, eager-graph, compile, compile-max (autotuned), each with +int8, +torchao-int8, +torchao-int4 or"
+        " +torchao-fp8 for weights in few bits, and :sdpa or :explicit to choose how attention is written; hf-generate (decode only); or none."
     ),
 ]
 

@@ -1,5 +1,5 @@
 # pyright: basic
-"""What a user would run instead, on the same weights: a Llama in plain PyTorch with a static cache, eager or compiled."""
+"""What a user would run instead, on the same weights or as many bits: a Llama in plain PyTorch with a static cache, eager or compiled."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.peer_weights import PEER_WEIGHTS, Linear, PeerWeights
 from lamella.checkpoints import TensorSource
 from lamella.errors import ConfigError, LamellaError, nearest
 from lamella.frontends import ModelConfig
@@ -32,21 +33,31 @@ Step = Callable[[], object]
 class Layer(nn.Module):
     """The weights of one layer; projections that share an input are one matrix, as fast implementations have them."""
 
-    def __init__(self, load: Callable[[str], torch.Tensor], prefix: str) -> None:
+    def __init__(self, load: Callable[[str], torch.Tensor], prefix: str, linear: Linear) -> None:
         super().__init__()
         self.attn_norm = _frozen(load(f"{prefix}.attn_norm"))
-        self.qkv = _frozen(torch.cat([load(f"{prefix}.attn.{p}_proj") for p in "qkv"]))
-        self.o = _frozen(load(f"{prefix}.attn.o_proj"))
+        self.qkv = linear(torch.cat([load(f"{prefix}.attn.{p}_proj") for p in "qkv"]))
+        self.o = linear(load(f"{prefix}.attn.o_proj"))
         self.ffn_norm = _frozen(load(f"{prefix}.ffn_norm"))
-        self.gate_up = _frozen(torch.cat([load(f"{prefix}.ffn.{p}_proj") for p in ("gate", "up")]))
-        self.down = _frozen(load(f"{prefix}.ffn.down_proj"))
+        self.gate_up = linear(torch.cat([load(f"{prefix}.ffn.{p}_proj") for p in ("gate", "up")]))
+        self.down = linear(load(f"{prefix}.ffn.down_proj"))
 
 
 class PeerModel(nn.Module):
     """A Llama without biases. The cache is one contiguous [B, kv_heads, length, head_dim] for keys and one for values, a layer."""
 
-    def __init__(self, config: ModelConfig, source: TensorSource, *, dtype: str, device: torch.device, batch: int, length: int) -> None:
-        """`dtype` is an element name. Raises ConfigError for biases and other activations than SiLU."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: TensorSource,
+        *,
+        dtype: str,
+        device: torch.device,
+        batch: int,
+        length: int,
+        weights: PeerWeights = PEER_WEIGHTS[""],
+    ) -> None:
+        """`dtype` is an element name. Raises ConfigError for biases and other activations than SiLU, LamellaError for `weights` nobody can make."""
         super().__init__()
         if config.attention_bias or config.mlp_bias or config.activation != "silu" or config.rotary != config.head_dim:
             raise ConfigError("the peer knows no such Llama", expected="no biases, SiLU, whole heads rotated")
@@ -56,9 +67,9 @@ class PeerModel(nn.Module):
             return source.load(name, dtype=dtype, device=str(device))
 
         self.embed = _frozen(load("embed"))
-        self.layers = nn.ModuleList(Layer(load, f"layers.{i}") for i in range(config.layers))
+        self.layers = nn.ModuleList(Layer(load, f"layers.{i}", weights.linear) for i in range(config.layers))
         self.final_norm = _frozen(load("final_norm"))
-        self.head = self.embed if config.tied else _frozen(load("lm_head"))
+        self.head = weights.head(self.embed if config.tied else load("lm_head"))
         self.resize(batch, length)
 
     def resize(self, batch: int, length: int) -> None:
@@ -90,9 +101,9 @@ class PeerModel(nn.Module):
             x = x + self._attention(
                 layer, i, F.rms_norm(x, x.shape[-1:], layer.attn_norm, config.norm_eps), positions, cos, sin, attention, fresh
             )
-            gate, up = F.linear(F.rms_norm(x, x.shape[-1:], layer.ffn_norm, config.norm_eps), layer.gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
-        return F.linear(F.rms_norm(x[:, -1], x.shape[-1:], self.final_norm, config.norm_eps), self.head)
+            gate, up = layer.gate_up(F.rms_norm(x, x.shape[-1:], layer.ffn_norm, config.norm_eps)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
+        return self.head(F.rms_norm(x[:, -1], x.shape[-1:], self.final_norm, config.norm_eps))
 
     def _attention(
         self,
@@ -107,7 +118,7 @@ class PeerModel(nn.Module):
     ) -> torch.Tensor:
         config = self.config
         batch, count, _ = x.shape
-        heads = F.linear(x, layer.qkv).view(batch, count, -1, config.head_dim).transpose(1, 2)
+        heads = layer.qkv(x).view(batch, count, -1, config.head_dim).transpose(1, 2)
         q, k, v = heads.split((config.heads, config.kv_heads, config.kv_heads), 1)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         keys, values = getattr(self, f"cache{2 * number}"), getattr(self, f"cache{2 * number + 1}")
@@ -124,7 +135,7 @@ class PeerModel(nn.Module):
                 mixed = (weights @ values).view(batch, config.heads, 1, config.head_dim)
             else:
                 mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
-        return F.linear(mixed.transpose(1, 2).reshape(batch, count, -1), layer.o)
+        return layer.o(mixed.transpose(1, 2).reshape(batch, count, -1))
 
 
 @dataclass(frozen=True)
@@ -178,15 +189,39 @@ class PeerStep:
         return step
 
 
-def parse_peer(name: str, default: str) -> tuple[str, str]:
-    """`compile` or `compile:explicit` as (peer, attention). Raises LamellaError for what does not exist."""
-    peer, _, attention = name.partition(":")
-    attention = attention or default
-    if peer not in MODES:
-        raise LamellaError(f"unknown peer {peer}", remedy=nearest(peer, [*MODES, "hf-generate", "none"]))
-    if attention not in ATTENTIONS:
-        raise LamellaError(f"unknown attention {attention}", remedy=nearest(attention, ATTENTIONS))
-    return peer, attention
+@dataclass(frozen=True)
+class Peer:
+    """`compile`, `compile:explicit`, `compile+int8` or `compile+int8:explicit`, taken apart."""
+
+    name: str
+    runs: str
+    """A key of MODES."""
+    weights: str
+    """A key of PEER_WEIGHTS."""
+    attention: str
+
+    @staticmethod
+    def parse(name: str, default: str) -> Peer:
+        """`default` is the attention where none is named. Raises LamellaError for what does not exist."""
+        left, _, attention = name.partition(":")
+        runs, _, weights = left.partition("+")
+        made = Peer(name, runs, weights, attention or default)
+        known = (
+            ("peer", made.runs, [*MODES, "hf-generate", "none"]),
+            ("weights of a peer", made.weights, [kind for kind in PEER_WEIGHTS if kind]),
+            ("attention", made.attention, ATTENTIONS),
+        )
+        for what, got, names in known:
+            if got and got not in names:
+                raise LamellaError(f"unknown {what} {got}", remedy=nearest(got, names))
+        if made.runs not in MODES:
+            raise LamellaError(f"{name} is no peer in plain PyTorch", remedy=f"one of {', '.join(MODES)} in front of + and :")
+        return made
+
+    @property
+    def kind(self) -> str:
+        """Of its weights, as `--quantize` names it; none: as they are."""
+        return PEER_WEIGHTS[self.weights].kind
 
 
 @contextmanager

@@ -115,17 +115,26 @@ def timed(timing: Timing) -> Mapping[str, float | int]:
 
 
 def compare(report: Report) -> None:
-    """Notes the best peer of the rows, how many times longer it takes than Lamella, and each row's share of the bound (`floor_ms`, or its own)."""
-    floor = report.facts["floor_ms"]
+    """Notes the best peer of the rows, how many times longer it takes than Lamella, and each row's share of the bound.
+
+    Rows with packed weights have their own bound, `floor_ms` of Lamella's, and Lamella's its own best peer, `best_peer` and `peer_ratio`.
+    """
     measured = [row for row in report.rows if "ms" in row]
+    ours = {row.get("weights", "none"): row for row in reversed(measured) if row["name"].startswith("lamella")}
     for row in measured:
-        row["bound_share"] = row.get("floor_ms", floor) / row["ms"]
-    ours = next((row for row in measured if row["name"] == "lamella"), None)
-    peers = [row for row in measured if not row["name"].startswith("lamella")]
-    best = min(peers, key=lambda row: row["ms"], default=None)
-    for row in (row for row in measured if ours and row is not ours):
-        row["ratio"] = row["ms"] / ours["ms"]
-    report.note(best_peer=best["name"] if best else None, ratio=best["ms"] / ours["ms"] if best and ours else None)
+        same = ours.get(row.get("weights", "none"), row)
+        row["bound_share"] = row.get("floor_ms", same.get("floor_ms", report.facts["floor_ms"])) / row["ms"]
+        if "none" in ours and row is not ours["none"]:
+            row["ratio"] = row["ms"] / ours["none"]["ms"]
+    plain: dict[str, Any] = {"best_peer": None, "ratio": None}
+    for kind, mine in ours.items():
+        peers = [row for row in measured if not row["name"].startswith("lamella") and row.get("weights", "none") == kind]
+        best = min(peers, key=lambda row: row["ms"], default=None)
+        if best is not None and kind == "none":
+            plain = {"best_peer": best["name"], "ratio": best["ms"] / mine["ms"]}
+        elif best is not None:
+            mine |= {"best_peer": best["name"], "peer_ratio": best["ms"] / mine["ms"]}
+    report.note(**plain)
 
 
 def _short(value: Any) -> str:

@@ -10,7 +10,8 @@ from statistics import median
 
 from benchmarks.hugging_face import generate_milliseconds, transformers_model
 from benchmarks.lamella_runner import cold_compilation, decode_step, load, prefill_step
-from benchmarks.peers import PeerModel, PeerStep, parse_peer, ready
+from benchmarks.peer_weights import PEER_WEIGHTS
+from benchmarks.peers import Peer, PeerModel, PeerStep, ready
 from benchmarks.results import Report, compare, timed
 from benchmarks.settings import Settings
 from benchmarks.timing import Timing, a_step, matmul_rate, measure, read_bandwidth, release
@@ -99,7 +100,7 @@ def decode_row(
         **timed(a_step(timing, steps)),
         compile_seconds=model.seconds.get("compile"),
         kernel_launches=len(bucket.launches),
-        **({} if kind == "none" else {"floor_ms": floor}),
+        **({} if kind == "none" else {"weights": kind, "floor_ms": floor}),
     )
     compare(report)
 
@@ -190,27 +191,37 @@ def print_prefill(report: Report) -> None:
     _print_ratio(report)
 
 
-def plans(peers: Sequence[str], attention: str, *, decoding: bool = True) -> list[tuple[str, str, str]]:
-    """(name, peer, attention) of the peers in plain PyTorch. Raises LamellaError for one that does not exist, or not for prefill."""
+def plans(peers: Sequence[str], attention: str, *, decoding: bool = True) -> list[Peer]:
+    """The peers in plain PyTorch. Raises LamellaError for one that does not exist, or not for prefill."""
     if "hf-generate" in peers and not decoding:
         raise LamellaError("hf-generate is a peer of decode alone")
-    return [(name, *parse_peer(name, attention)) for name in peers if name not in ("none", "hf-generate")]
+    return [Peer.parse(name, attention) for name in peers if name not in ("none", "hf-generate")]
 
 
 @dataclass
 class PeerPool:
-    """The peers' model, loaded when it is first asked for, for one batch and length after the other."""
+    """The peers' model, loaded when it is first asked for, for one batch and length after the other; other weights take its place."""
 
     opened: LoadedModel
     dtype: str
     settings: Settings
     model: PeerModel | None = None
+    weights: str = ""
 
-    def of(self, batch: int, length: int) -> PeerModel:
-        """The model with caches for so many sequences of so many tokens."""
-        if self.model is None:
-            where = self.settings.device
-            self.model = PeerModel(self.opened.config, self.opened.source, dtype=self.dtype, device=where, batch=batch, length=length)
+    def of(self, batch: int, length: int, weights: str = "") -> PeerModel:
+        """The model with caches for so many sequences of so many tokens. Raises LamellaError for weights nobody can make here."""
+        if self.model is None or weights != self.weights:
+            self.model, self.weights = None, weights
+            release()
+            self.model = PeerModel(
+                self.opened.config,
+                self.opened.source,
+                dtype=self.dtype,
+                device=self.settings.device,
+                batch=batch,
+                length=length,
+                weights=PEER_WEIGHTS[weights],
+            )
         else:
             self.model.resize(batch, length)
         return self.model
@@ -219,17 +230,17 @@ class PeerPool:
 def torch_peers(
     report: Report,
     settings: Settings,
-    chosen: Sequence[tuple[str, str, str]],
+    chosen: Sequence[Peer],
     pool: PeerPool,
     batch: int,
     length: int,
     step_of: Callable[[PeerModel, str], PeerStep],
 ) -> None:
     """One row a peer; a peer that fails leaves its error and the next one's turn."""
-    for name, peer, attention in chosen:
-        with _recorded(report, name):
-            step = step_of(pool.of(batch, length), attention)
-            with ready(step, peer) as (run, seconds):
+    for peer in chosen:
+        with _recorded(report, peer.name):
+            step = step_of(pool.of(batch, length, peer.weights), peer.attention)
+            with ready(step, peer.runs) as (run, seconds):
                 timing = measure(
                     run,
                     settings.device,
@@ -238,7 +249,8 @@ def torch_peers(
                     reset=step.reset,
                     seconds=settings.seconds,
                 )
-            report.add(name=name, **timed(timing), compile_seconds=seconds or None, attention=step.attention)
+            kind = {} if peer.kind == "none" else {"weights": peer.kind}
+            report.add(name=peer.name, **timed(timing), compile_seconds=seconds or None, attention=step.attention, **kind)
         release()
 
 
@@ -264,3 +276,5 @@ def _recorded(report: Report, name: str):
 def _print_ratio(report: Report) -> None:
     if report.facts["ratio"] is not None:
         print(f"the best peer, {report.facts['best_peer']}, takes {report.facts['ratio']:.3f} times as long as Lamella")
+    for row in (row for row in report.rows if "peer_ratio" in row):
+        print(f"weights of {row['weights']}: the best peer, {row['best_peer']}, takes {row['peer_ratio']:.3f} times as long as Lamella")

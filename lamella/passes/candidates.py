@@ -20,7 +20,7 @@ from lamella.passes.device import Device
 from lamella.passes.feasibility import parts
 from lamella.passes.packed_columns import RUNS, digits, in_runs, piece_columns, streamed
 from lamella.passes.registers import THREADS
-from lamella.passes.schedules import HELD_RUNS, minimum_columns, power_of_two
+from lamella.passes.schedules import HELD_RUNS, minimum_columns, power_of_two, stages_in_flight
 from lamella.passes.tuning import TUNABLE, why_not
 
 MOST = 24
@@ -154,7 +154,8 @@ def _rank_mma(options: Options, ops: Sequence[Operation], longest: int, target: 
         return abs(log2(flight / 65536)) + max(0.0, 1 - log2(waves)) + down + 2 * tokens / n + (0.0 if options["swap"] else 0.5)
     intensity = m * n / (m + n)
     utilization = waves / ceil(waves)
-    deep = abs(options["stages"] - 3) * 0.1 + abs(log2(options["k"] / 64)) * 0.3
+    stage = options["k"] * (m + n) * ELEMENT_BYTES[element_of(split.contracts[0].x)]
+    deep = abs(options["stages"] - stages_in_flight(stage, programs, target)) * 0.1 + abs(log2(options["k"] / 64)) * 0.3
     return -log2(min(intensity, 86)) - log2(utilization) + work + deep
 
 

@@ -43,8 +43,10 @@ class Device:
     """The same where they are loaded through tensor descriptors. No entry where the hardware has none."""
     tile_rows: int = 128
     """Tokens of a tile where there are many."""
-    tile_shares: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({256: 1.0, 128: 0.88, 64: 0.65, 32: 0.4}))
-    """The share of those rates that tiles of so many weight rows reach: narrow ones read more for each product."""
+    tile_shares: Mapping[tuple[int, int], float] = field(
+        default_factory=lambda: MappingProxyType({(128, 256): 1.0, (128, 128): 0.98, (64, 128): 0.85, (128, 64): 0.75, (128, 32): 0.4})
+    )
+    """The share of those rates that tiles of so many tokens by weight rows reach: small ones read more for each product."""
     library_bytes: int = 64 << 20
     """What the library keeps for itself: a workspace for the stream that launches run on, and one for the stream that graphs are captured on."""
 
@@ -61,12 +63,16 @@ class Device:
         return self._in_waves(self.library_flops, tokens, columns, k, element)
 
     def tiles_us(self, tokens: int, columns: int, k: int, element: str, *, described: bool = False) -> float | None:
-        """The same by a kernel of tensor-core tiles as wide as `tile_columns` says; `described`: loaded through descriptors."""
+        """The same by a kernel of tensor-core tiles as large as `tile` says; `described`: loaded through descriptors."""
         return self._in_waves(self.described_flops if described else self.tile_flops, tokens, columns, k, element)
 
-    def tile_columns(self, tokens: int, columns: int) -> int:
-        """Weight rows of a tile with which whole waves of programs take the least time."""
-        return min(self.tile_shares, key=lambda n: (self._tile_work(tokens, columns, n), -n))
+    def tile(self, tokens: int, columns: int) -> tuple[int, int]:
+        """Tokens and weight rows of a tile with which whole waves of programs take the least time.
+
+        Tiles of half the tokens read every weight twice as often: none where one tile takes all tokens.
+        """
+        offered = [tile for tile in self.tile_shares if tile[0] == self.tile_rows or tokens > self.tile_rows]
+        return min(offered, key=lambda tile: (self._tile_work(tokens, columns, tile), -tile[1]))
 
     def _in_waves(self, rates: Mapping[str, float], tokens: int, columns: int, k: int, element: str) -> float | None:
         """Microseconds at one of the rates; no less than its operands and result take to pass. Bytes nobody measured: twice the rate of bf16."""
@@ -74,13 +80,14 @@ class Device:
         rate = rates.get(element, 2 * rates.get("bf16", 0.0) if size == 1 else 0.0)
         if not rate:
             return None
-        work = self._tile_work(tokens, columns, self.tile_columns(tokens, columns))
+        work = self._tile_work(tokens, columns, self.tile(tokens, columns))
         return max(2 * work * k / rate, self._streamed(tokens, columns, k, size)) * 1e6
 
-    def _tile_work(self, tokens: int, columns: int, n: int) -> float:
-        """Elements of the result in the time of which whole waves of tiles of `n` columns are done."""
-        tiles = -(-tokens // self.tile_rows) * -(-columns // n)
-        return -(-tiles // self.multiprocessors) * self.multiprocessors * self.tile_rows * n / self.tile_shares[n]
+    def _tile_work(self, tokens: int, columns: int, tile: tuple[int, int]) -> float:
+        """Elements of the result in the time of which whole waves of such tiles are done."""
+        m, n = tile
+        tiles = -(-tokens // m) * -(-columns // n)
+        return -(-tiles // self.multiprocessors) * self.multiprocessors * m * n / self.tile_shares[tile]
 
     def _streamed(self, tokens: int, columns: int, k: int, size: int) -> float:
         """Seconds to read x and w, `size` bytes a number, and to store the product, two bytes a number."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from lamella.dialects.attributes import element_of, shape_of
+from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import AttendOp, ContractExpertsOp, DequantizeOp, ReduceOp, RotateOp, ScheduleAttr
 from lamella.passes.byte_products import of_bytes
 from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
@@ -156,9 +156,9 @@ def padded_to(size: int, k: int) -> int:
 def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     """Several tokens: tensor-core tiles of m tokens by n columns, k at a time, loads `stages` tiles ahead; few tokens are `swap`ped.
 
-    Where x and weights are multiplied as they lie in memory, a tile of many tokens has up to 256 columns, as many as fill the device with the
-    least work; where the region is marked for them its loads go through `descriptors`. Measured on an H200 with the shapes of Llama-3.1-8B
-    and 2048 tokens: benchmarks/results.
+    Where x and weights are multiplied as they lie in memory, a tile of many tokens is as large as fills the device with the least work, up to
+    256 columns; where the region is marked for them its loads go through `descriptors`. Measured on an H200 with the shapes of Llama-3.1-8B
+    and 512 and 2048 tokens: benchmarks/results.
     """
     split = parts(ops)
     tokens, k = shape_of(split.contracts[0].x)
@@ -178,7 +178,7 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
         n = max(16, n // 2)
     described = describable(ops)
     if m == target.tile_rows and as_stored(split):
-        n = target.tile_columns(tokens, columns * side_by_side)
+        m, n = target.tile(tokens, columns * side_by_side)
         # Sums of float8 are held twice: of the columns at hand, and of all before.
         n = min(n, 128) if element_of(split.contracts[0].x) == "f8" else n
         # Angles take registers beside the products, unless a tile is taken in halves.
@@ -189,8 +189,21 @@ def mma_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     block_k = most_columns(split.contracts, min(max(LEAST_BYTES if as_bytes else 16, power_of_two(k)), columns_of_k))
     warps = 8 if m * n * side_by_side >= 128 * 128 else 4
     stages = 2 if exact else 3 if m >= 64 else 4
+    if described:
+        programs = -(-tokens // m) * sum(-(-shape_of(c[0].result)[1] // n) for c in split.components)
+        stages = stages_in_flight(block_k * (m + n * side_by_side) * ELEMENT_BYTES[element_of(split.contracts[0].x)], programs, target)
     found = {"m": m, "n": n, "k": block_k, "warps": warps, "stages": stages, "swap": 0, "splits": 1}
     return ScheduleAttr.of("mma", **found, **({DESCRIPTORS: 1} if described else {}))
+
+
+def stages_in_flight(stage_bytes: int, programs: int, target: Device) -> int:
+    """Tiles that loads may be ahead: three, or four where the programs that share a multiprocessor leave the memory for it.
+
+    Measured on an H200 with 512 tokens of Llama-3.1-8B: `down`, one program on a multiprocessor, 94 us with four and 125 with three; q, k and
+    v, three programs on each, 55 us with four (then two fit) and 42 with three.
+    """
+    resident = max(1, min(-(-programs // target.multiprocessors), target.shared_memory // (3 * stage_bytes)))
+    return max(2, min(4, target.shared_memory // (resident * stage_bytes)))
 
 
 def as_stored(split: Parts) -> bool:

@@ -44,6 +44,8 @@ LLAMA = ModelConfig(
 )
 ODD = replace(LLAMA, hidden=136, ffn=200)
 """Sizes that no tile divides."""
+LONG = replace(LLAMA, hidden=1024, ffn=1024)
+"""Rows that one token reads in runs."""
 DRAWN = SamplingParameters(temperature=0.8, top_k=40, top_p=0.9, seed=3)
 
 
@@ -62,6 +64,7 @@ CASES: Mapping[str, Case] = {
     "plain": Case(replace(ODD, ffn=4104), (1, 3), 40),
     "int8": Case(LLAMA, (1, 3), 40, {"quantize-weights": {"kind": "int8", "head": "int8"}}),
     "int4": Case(LLAMA, (1, 3), 40, {"quantize-weights": {"kind": "int4", "head": "int8"}}),
+    **{f"{kind} in runs": Case(LONG, (1, 3), 40, {"quantize-weights": {"kind": kind, "head": kind}}) for kind in ("int8", "int4", "fp8")},
     "experts": Case(replace(ODD, experts=Experts(5, 2, 72)), (1, 3), 40),
     "packed experts": Case(replace(LLAMA, experts=Experts(5, 2, 96)), (1, 3), 40, {"quantize-weights": {"kind": "int4", "head": "int8"}}),
 }

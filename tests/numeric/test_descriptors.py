@@ -18,7 +18,7 @@ from lamella.dialects.tile import YieldOp
 from lamella.errors import ManifestError
 from lamella.passes.candidates import candidates
 from lamella.passes.device import device
-from lamella.passes.schedules import mma_schedule
+from lamella.passes.schedules import mma_schedule, stages_in_flight
 from lamella.passes.tuning import why_not
 from lamella.program import Shape, compile_model
 from lamella.runtime.descriptors import described
@@ -33,9 +33,9 @@ OFF: Options = {"choose-implementation": {"descriptors": "off", "library": "off"
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def compiled(graph: Graph, *values: SSAValue, n: int = 64, options: Options = ON, **schedule: int) -> Compiled:
-    """A function whose tiles have `n` columns, loaded through descriptors if `options` let them."""
-    return compile_function(graph.returns(*values), schedules={"mma": {"n": n, **schedule}}, pass_options=options)
+def compiled(graph: Graph, *values: SSAValue, m: int = 128, n: int = 64, options: Options = ON, **schedule: int) -> Compiled:
+    """A function whose tiles have `m` tokens and `n` columns, loaded through descriptors if `options` let them."""
+    return compile_function(graph.returns(*values), schedules={"mma": {"m": m, "n": n, **schedule}}, pass_options=options)
 
 
 def blocks(made: Compiled) -> list[dict[int, tuple[int, int]]]:
@@ -44,13 +44,15 @@ def blocks(made: Compiled) -> list[dict[int, tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])
-@pytest.mark.parametrize(("tokens", "columns", "k"), [(65, 48, 8), (129, 96, 72), (200, 40, 200), (513, 130, 64), (128, 256, 136)])
-def test_a_product_of_odd_sizes(element: str, tokens: int, columns: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "columns", "k", "m"), [(65, 48, 8, 128), (129, 96, 72, 128), (200, 40, 200, 64), (513, 130, 64, 128), (128, 256, 136, 64)]
+)
+def test_a_product_of_odd_sizes(element: str, tokens: int, columns: int, k: int, m: int) -> None:
     """Tokens, columns and K that no tile divides: what lies outside reads as 0 and is not stored."""
     graph = Graph(x=f"{tokens}x{k}x{element}", w=f"{columns}x{k}x{element}")
-    made = compiled(graph, graph.cast(graph.contract(graph["x"], graph["w"]), element_type_of(graph["x"])))
+    made = compiled(graph, graph.cast(graph.contract(graph["x"], graph["w"]), element_type_of(graph["x"])), m=m)
     piece = 16 if k <= 16 else 64
-    assert blocks(made) == [{0: (128, piece), 1: (64, piece)}]
+    assert blocks(made) == [{0: (m, piece), 1: (64, piece)}]
     agree(made, graph.inputs(), 2 * NARROW[element])
 
 
@@ -212,11 +214,20 @@ def test_candidates_are_loaded_either_way_and_fit_the_hardware() -> None:
 def test_tiles_are_as_wide_as_fills_the_device() -> None:
     """Whole waves count: 2048 tokens take 256 columns, few tokens or few weight rows narrower tiles."""
     target = device("sm_90")
-    assert [target.tile_columns(2048, columns) for columns in (4096, 6144, 28672, 2048)] == [256] * 4
-    assert target.tile_columns(512, 4096) == 128 and target.tile_columns(128, 1024) == 32
+    assert [target.tile(2048, columns) for columns in (4096, 6144, 28672, 2048)] == [(128, 256)] * 4
+    assert target.tile(512, 4096) == (128, 128) and target.tile(128, 1024) == (128, 32)
+    # 96 tiles of 256 columns leave a quarter of the device idle, and 384 small ones next to nothing; one tile of tokens is not halved.
+    assert target.tile(512, 6144) == (64, 128) and target.tile(128, 6144)[0] == 128
     described, pointers = (target.tiles_us(2048, 4096, 4096, "bf16", described=way) for way in (True, False))
     assert described is not None and pointers is not None and described < pointers
     assert device("sm_80").tiles_us(2048, 4096, 4096, "bf16", described=True) is None
+
+
+@pytest.mark.parametrize(
+    ("tile", "programs", "stages"), [((128, 256), 96, 4), ((128, 128), 128, 4), ((128, 128), 512, 3), ((64, 128), 384, 3)]
+)
+def test_loads_run_ahead_as_far_as_shared_memory_lasts(tile: tuple[int, int], programs: int, stages: int) -> None:
+    assert stages_in_flight(64 * sum(tile) * 2, programs, device("sm_90")) == stages
 
 
 def test_a_weight_that_begins_anywhere_is_copied() -> None:

@@ -23,6 +23,7 @@ from benchmarks.configurations import configuration, known_models
 from benchmarks.hugging_face import logits, transformers_model
 from benchmarks.kernels import parts_of, unsafe
 from benchmarks.library import Attention, Product, counterpart, microseconds
+from benchmarks.peer_weights import Int8Linear
 from benchmarks.peers import PeerModel, PeerStep
 from benchmarks.results import Report
 from benchmarks.settings import Settings
@@ -73,6 +74,14 @@ def test_peer_equals_transformers(tied: bool, attention: str) -> None:
         found = [peer(tokens[:, :8], torch.arange(8), fresh=True)]
         found += [peer(tokens[:, i : i + 1], torch.tensor([i]), attention) for i in range(8, 12)]
     torch.testing.assert_close(torch.stack(found, 1), expected[7:].expand(2, -1, -1), rtol=0, atol=1e-4)
+
+
+def test_int8_of_a_peer_is_near_its_weights() -> None:
+    weight, x = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)), torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    made = Int8Linear(weight)
+    assert made.weight.dtype == torch.int8 and made.weight.abs().max() == 127
+    expected = x @ weight.T
+    assert (made(x) - expected).norm() / expected.norm() < 0.01
 
 
 def test_peer_step_feeds_itself_and_is_one_graph() -> None:
@@ -204,12 +213,18 @@ def test_decode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found["versions"]["torch"] == torch.__version__ and found["dtype"] == "f32"
 
 
-def test_decode_of_packed_weights_and_of_several_steps_a_graph(tmp_path: Path) -> None:
+def test_decode_of_packed_weights_and_of_several_steps_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row has its own bound: packed weights are fewer bytes."""
-    arguments = (*SHORT, "--context", "20", "--peers", "none", "--quantize", "int8", "--steps-per-replay", "2")
-    found, _ = run(tmp_path, "decode", *arguments)
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    arguments = (*SHORT, "--context", "20", "--peers", "eager+int8,eager+torchao-int8", "--quantize", "int8", "--steps-per-replay", "2")
+    found, text = run(tmp_path, "decode", *arguments)
     rows = {row["name"]: row for row in found["rows"]}
-    assert list(rows) == ["lamella", "lamella, 2 steps a graph", "lamella int8"]
+    assert list(rows) == ["lamella", "lamella, 2 steps a graph", "lamella int8", "eager+int8", "eager+torchao-int8"]
+    assert rows["eager+torchao-int8"]["error"].startswith("LamellaError: the peer needs torchao")
+    # Packed weights are compared to packed weights.
+    assert rows["lamella int8"]["best_peer"] == "eager+int8" and "weights of int8: the best peer, eager+int8" in text
+    assert rows["lamella int8"]["peer_ratio"] == pytest.approx(rows["eager+int8"]["ms"] / rows["lamella int8"]["ms"])
+    assert rows["eager+int8"]["bound_share"] == pytest.approx(rows["lamella int8"]["floor_ms"] / rows["eager+int8"]["ms"])
     assert rows["lamella, 2 steps a graph"]["launches"] == 2 and found["best_peer"] is None
     assert rows["lamella int8"]["floor_ms"] < found["floor_ms"]
     assert rows["lamella int8"]["bound_share"] == pytest.approx(rows["lamella int8"]["floor_ms"] / rows["lamella int8"]["ms"])
@@ -374,6 +389,8 @@ def test_accuracy_command_fails_beyond_its_limit(tmp_path: Path, monkeypatch: py
         (("decode", "--config", "tini"), "no such configuration: tini"),
         (("decode", "--config", "tiny", "--context", "60", "--max-context", "64"), "expected at most 64, got 60 + 51"),
         (("decode", "--config", "tiny", "--peers", "eagre"), "unknown peer eagre"),
+        (("decode", "--config", "tiny", "--peers", "eager+int3"), "unknown weights of a peer int3"),
+        (("decode", "--config", "tiny", "--peers", "hf-generate+int8"), "hf-generate+int8 is no peer in plain PyTorch"),
         (("prefill", "--config", "tiny", "--peers", "hf-generate"), "a peer of decode alone"),
         (("prefill", "--config", "tiny", "--tokens", "x"), "no list of integers"),
     ],
