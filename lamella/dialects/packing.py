@@ -23,6 +23,12 @@ FLOATS = ("fp8",)
 """Kinds that are floats themselves (e4m3fn: at most 448), each its own element in memory."""
 
 
+def factors_shape(rows: int, groups: int, by_group: int) -> tuple[int, int]:
+    """The shape of one number for each of `groups` groups of so many rows: [rows, groups], or group by group, `by_group` neighbours of a row side
+    by side: [groups/by_group, rows·by_group]."""
+    return (groups // by_group, rows * by_group) if by_group else (rows, groups)
+
+
 @irdl_attr_definition
 class PackingAttr(ParametrizedAttribute, StructuredAttribute):
     """Numbers of a kind in words, with a scale for each group of neighbours in a row: `#transformer.packing<int4, group = 128>`.
@@ -96,9 +102,9 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         """The shape of the words of a weight."""
         return rows, columns // self.per_word
 
-    def groups_shape(self, rows: int, columns: int) -> tuple[int, int]:
-        """The shape of the scales of a weight."""
-        return rows, columns // self.group.data
+    def groups_shape(self, rows: int, columns: int, by_group: int = 0) -> tuple[int, int]:
+        """The shape of the scales of a weight; `by_group` as in `factors_shape`."""
+        return factors_shape(rows, columns // self.group.data, by_group)
 
     def mismatch(
         self,
@@ -107,7 +113,7 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         scales: Sequence[int | str],
         element: Attribute | None = None,
         *,
-        by_group: bool = False,
+        by_group: int = 0,
     ) -> str | None:
         """Why words (of this element type) and scales of these shapes are not those of a weight of that shape; None where they are."""
         if element is not None and element != self.element:
@@ -119,7 +125,9 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
             return f"{columns} columns are no whole groups of {self.group.data} in words of {self.per_word}"
         if tuple(words) != self.words_shape(rows, columns):
             return f"words have shape {tuple(words)}, expected {self.words_shape(rows, columns)}, {self.per_word} columns of {rows, columns} a word"
-        groups = tuple(reversed(self.groups_shape(rows, columns))) if by_group else self.groups_shape(rows, columns)
+        if by_group < 0 or (by_group and columns // self.group.data % by_group):
+            return f"by_group is {by_group}, expected a divisor of the {columns // self.group.data} groups of a row"
+        groups = self.groups_shape(rows, columns, by_group)
         if tuple(scales) != groups:
             return f"scales have shape {tuple(scales)}, expected {groups}, one for {self.group.data} columns"
         if self.floats and columns != self.group.data:
@@ -127,7 +135,7 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
         return None
 
     def super_mismatch(
-        self, scales: SSAValue, mins: SSAValue | None, super_scales: SSAValue | None, super_mins: SSAValue | None, *, by_group: bool = False
+        self, scales: SSAValue, mins: SSAValue | None, super_scales: SSAValue | None, super_mins: SSAValue | None, *, by_group: int = 0
     ) -> str | None:
         """Why these are not scales and mins of one level or of two; None where they are."""
         for name, own, over in (("scales", scales, super_scales), ("mins", mins, super_mins)):
@@ -144,6 +152,8 @@ class PackingAttr(ParametrizedAttribute, StructuredAttribute):
             return None
         if self.floats:
             return f"has super_scales, expected none: {self.kind.data} has one scale a row"
+        if by_group > 1:
+            return f"by_group is {by_group}, expected at most 1: there are super_scales"
         rows, groups = reversed(shape_of(scales)) if by_group else shape_of(scales)
         found = shape_of(super_scales)
         own_rows, supers = (0, 0) if len(found) != 2 else reversed(found) if by_group else found

@@ -283,9 +283,9 @@ class KernelBuilder:
         """16 times the signed number in the upper four bits of each byte."""
         return self._unary(kernel.UpperHalfOp, x)
 
-    def widen(self, part: str, x: SSAValue, to: Attribute) -> SSAValue:
-        """The signed number in a part of each byte, `lower`, `upper` or `whole`, as a float."""
-        return self._emit(kernel.WidenOp(part, x, to))
+    def widen(self, part: str, x: SSAValue, to: Attribute, *, raised: bool = False) -> SSAValue:
+        """The signed number in a part of each byte, `lower`, `upper` or `whole`, as a float; `raised` by what `kernel.raised_by` says."""
+        return self._emit(kernel.WidenOp(part, x, to, raised=raised))
 
     # Memory
 

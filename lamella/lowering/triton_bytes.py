@@ -33,12 +33,12 @@ def upper_halves(numbers, ASM: tl.constexpr):
 @triton.jit
 def whole_to_bf16(numbers, ASM: tl.constexpr):
     if ASM:
-        return tl.inline_asm_elementwise("{ .reg .b32 t, a, b, c, d, k; xor.b32 t, $2, 0x80808080; prmt.b32 a, t, 0x4b000000, 0x7540; prmt.b32 b, t, 0x4b000000, 0x7541; prmt.b32 c, t, 0x4b000000, 0x7542; prmt.b32 d, t, 0x4b000000, 0x7543; mov.b32 k, 0xcb000080; add.rn.f32 a, a, k; add.rn.f32 b, b, k; add.rn.f32 c, c, k; add.rn.f32 d, d, k; cvt.rn.bf16x2.f32 $0, b, a; cvt.rn.bf16x2.f32 $1, d, c; }", "=r,=r,r", [numbers], dtype=tl.bfloat16, is_pure=True, pack=4)
+        return tl.inline_asm_elementwise("{ .reg .b32 l, s, a, b, c, d, n; and.b32 l, $2, 0x7f7f7f7f; and.b32 s, $2, 0x80808080; prmt.b32 a, l, 0x43434343, 0x4140; prmt.b32 b, l, 0x43434343, 0x4342; prmt.b32 c, s, 0xc3c3c3c3, 0x4140; prmt.b32 d, s, 0xc3c3c3c3, 0x4342; mov.b32 n, 0x3f803f80; fma.rn.bf16x2 $0, a, n, c; fma.rn.bf16x2 $1, b, n, d; }", "=r,=r,r", [numbers], dtype=tl.bfloat16, is_pure=True, pack=4)
     else:
         return numbers.to(tl.float32).to(tl.bfloat16)
 """,
 }
-"""By name. A byte is longer than the mantissa of bf16: that of 2^23 in f32 takes it."""
+"""By name. A byte is longer than the mantissa of bf16: seven bits make 2^7 larger by themselves, and the sign, in the exponent of -2^7, makes that -2^8."""
 
 TEMPLATE = """
 @triton.jit
@@ -50,6 +50,15 @@ def {name}(numbers, ASM: tl.constexpr):
 """
 """A number without sign, in the lowest bits of the mantissa of 2^7 (bf16) or 2^10 (f16), makes it larger by itself; `least` takes that power off again, and what
 made its sign go away."""
+RAISED = """
+@triton.jit
+def {name}(numbers, ASM: tl.constexpr):
+    if ASM:
+        return tl.inline_asm_elementwise("{{ .reg .b32 s, t; {bits} prmt.b32 $0, t, 0x{top}, 0x4140; prmt.b32 $1, t, 0x{top}, 0x4342; }}", "=r,=r,r", [numbers], dtype={dtype}, is_pure=True, pack=4)
+    else:
+        return ({numbers}.to(tl.float32) + {least}).to({dtype})
+"""
+"""The same without taking anything off."""
 BITS = {
     "lower": "lop3.b32 t, $2, 0x0f0f0f0f, 0x08080808, 0x6a;",
     "upper": "shr.b32 s, $2, 4; lop3.b32 t, s, 0x0f0f0f0f, 0x08080808, 0x6a;",
@@ -69,12 +78,12 @@ def function_of(op: kernel.LowerHalfOp | kernel.UpperHalfOp | kernel.WidenOp) ->
         case kernel.UpperHalfOp():
             return "upper_halves"
         case _:
-            return widen_name(op.part.data, element(op.result))
+            return widen_name(op.part.data, element(op.result), op.raised is not None)
 
 
-def widen_name(part: str, to: str) -> str:
-    """The name of the function that widens a part of bytes: `lower_to_bf16`."""
-    return f"{part}_to_{to}"
+def widen_name(part: str, to: str, raised: bool = False) -> str:
+    """The name of the function that widens a part of bytes: `lower_to_bf16`, `raised_lower_to_bf16`."""
+    return f"{'raised_' if raised else ''}{part}_to_{to}"
 
 
 def functions(ops: list[Operation]) -> list[str]:
@@ -87,12 +96,14 @@ def text_of(name: str) -> str:
     """The text of a function."""
     if name in TEXTS:
         return TEXTS[name]
-    part, _, to = name.partition("_to_")
+    part, _, to = name.removeprefix("raised_").partition("_to_")
     top, less, one, packed, dtype = FORMATS[to]
+    spelled = {"name": name, "bits": BITS[part], "top": top * 4, "dtype": dtype, "numbers": NUMBERS[part]}
+    if name.startswith("raised_"):
+        return RAISED.format(**spelled, least=kernel.raised_by(part, to))
     least = less + ("80" if part == "whole" else "08")
-    spelled = {"name": name, "bits": BITS[part], "top": top * 4, "least": least * 2, "one": one * 2}
-    return TEMPLATE.format(**spelled, packed=packed, dtype=dtype, numbers=NUMBERS[part])
+    return TEMPLATE.format(**spelled, least=least * 2, one=one * 2, packed=packed)
 
 
-NAMES = frozenset({*TEXTS, *(widen_name(part, to) for part in kernel.PARTS for to in kernel.WIDENED)})
+NAMES = frozenset({*TEXTS, *(widen_name(part, to, raised) for part in kernel.PARTS for to in kernel.WIDENED for raised in (False, True))})
 """Names of functions, which no variable may have."""

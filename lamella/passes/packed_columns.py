@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from lamella.dialects import transformer
 from lamella.dialects.attributes import element_of, shape_of
 from lamella.dialects.tile import Contraction, ContractOp, ContractPartialOp, DequantizeOp
 from lamella.passes.byte_products import of_bytes
@@ -18,9 +19,9 @@ it takes as many times more. What a smaller one waits for are launches, and FMA 
 Llama-3.1-8B 4 us a layer less, its output 1.6 more, gate and up of Llama-3.2-1B 0.6 more (benchmarks/results)."""
 RUNS, RUN_BYTES = 8, 64
 """Runs that a piece of a row is cut into, the fewest columns of a product, and bytes of each: four threads that load 16."""
-LONGEST_RUNS = {"int4": 8192, "int8": 8192}
-"""Columns up to which a program takes whole rows in runs; of longer rows of whole numbers several programs share each, by digits. H200, 4096x14336: int4 14.3 us
-in runs, 12.0 by digits, int8 18.9 and 17.3; a layer of fp8 took 69.0 us with such rows in runs, 71.9 without (benchmarks/results)."""
+LONGEST_RUNS = {"int4": 8192}
+"""Columns up to which a program takes whole rows in runs; of longer rows of half bytes several programs share each, by digits. H200, eight layers of Llama-3.1-8B with
+their rows of 14336 columns in runs, and by digits: int4 429 and 412 us, int8 552 and 565, fp8 552 and 575 (benchmarks/results)."""
 FEW_DIGITS = 4
 """Tokens up to which x is multiplied as digits: each takes several columns of a product."""
 
@@ -60,7 +61,7 @@ def takes_digits(contract: ContractOp | ContractPartialOp) -> bool:
     return op.packing.in_bytes or (op.packing.bits == 8 and op.groups == 1)
 
 
-def run_columns(op: DequantizeOp) -> int:
+def run_columns(op: DequantizeOp | transformer.DequantizeOp) -> int:
     """Columns of a run."""
     return RUN_BYTES * 8 // op.packing.bits
 
@@ -75,10 +76,15 @@ def piece_columns(contract: Contraction) -> int:
 def takes_runs(contract: ContractOp | ContractPartialOp) -> bool:
     """Whether a row of the weight of a contraction is whole pieces of eight runs, each with one scale, and x is floats of 16 bits."""
     op = decoder(contract)
-    if op is None or op.per_super or element_of(contract.x) not in ("bf16", "f16"):
+    return op is not None and element_of(contract.x) in ("bf16", "f16") and whole_runs(op)
+
+
+def whole_runs(op: DequantizeOp | transformer.DequantizeOp) -> bool:
+    """The same of the weight alone."""
+    k, run = op.groups * op.packing.group.data, run_columns(op)
+    if op.super_scales is not None or k % (RUNS * run) or k > LONGEST_RUNS.get(op.packing.kind.data, k):
         return False
-    k, run = shape_of(contract.x)[1], run_columns(op)
-    if k % (RUNS * run) or k > LONGEST_RUNS.get(op.packing.kind.data, k) or (op.packing.bits == 4 and op.packing.half != RUN_BYTES):
+    if op.packing.bits == 4 and op.packing.half != RUN_BYTES:
         return False
     return op.groups == 1 or op.packing.group.data % run == 0
 

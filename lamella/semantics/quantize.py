@@ -50,12 +50,12 @@ def unpack(words: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 @implements("transformer.dequantize")
 @implements("tile.dequantize")
 def dequantize(
-    words: torch.Tensor, scales: torch.Tensor, *others: torch.Tensor | None, packing: Mapping[str, Any], by_group: bool = False
+    words: torch.Tensor, scales: torch.Tensor, *others: torch.Tensor | None, packing: Mapping[str, Any], by_group: int = 0
 ) -> torch.Tensor:
     """words[O, W] i32 (fp8: [O, K] f8), scales[O, G] (, mins[O, G]) -> w[O, K] f32: scale·(q - zero), or scale·q + min, in float32.
 
-    Scales and mins of int8 are followed by super_scales[O, G/n] (, super_mins[O, G/n]), which multiply n neighbours each. `by_group`: all of these
-    are turned, [G, O], [G/n, O].
+    Scales and mins of int8 are followed by super_scales[O, G/n] (, super_mins[O, G/n]), which multiply n neighbours each. `by_group` = r: all of these
+    are turned, r neighbours of a row side by side: [G/r, O·r], [G/(n·r), O·r].
     """
     scales, mins = whole_factors(scales, *others, by_group=by_group)
     if packing["kind"] in FLOATS:
@@ -71,9 +71,9 @@ def dequantize(
     return grouped.flatten(1)
 
 
-def whole_factors(scales: torch.Tensor, *others: torch.Tensor | None, by_group: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+def whole_factors(scales: torch.Tensor, *others: torch.Tensor | None, by_group: int = 0) -> tuple[torch.Tensor, torch.Tensor | None]:
     """scales[O, G] (, mins[O, G]) (, of int8 super_scales[O, G/n] (, super_mins[O, G/n])) -> float32 scales and mins [O, G], all multiplied."""
-    parts = [(t.T if by_group else t).float() for t in (scales, *others) if t is not None]
+    parts = [(by_row(t, by_group) if by_group else t).float() for t in (scales, *others) if t is not None]
     if scales.dtype == torch.int8:
         own, over = parts[: len(parts) // 2], parts[len(parts) // 2 :]
         parts = [(a.unflatten(1, (b.shape[1], -1)) * b[..., None]).flatten(1) for a, b in zip(own, over, strict=True)]
@@ -159,9 +159,14 @@ def group_mins(weight: torch.Tensor, scales: torch.Tensor, *, packing: Mapping[s
 
 
 @implements("transformer.by_group")
-def by_group(scales: torch.Tensor) -> torch.Tensor:
-    """scales[O, G] -> [G, O]."""
-    return scales.T.contiguous()
+def by_group(scales: torch.Tensor, *, together: int = 1) -> torch.Tensor:
+    """scales[O, G] -> [G/r, O·r]: those of r = `together` neighbouring groups side by side, row after row."""
+    return scales.unflatten(1, (-1, together)).transpose(0, 1).flatten(1)
+
+
+def by_row(scales: torch.Tensor, together: int) -> torch.Tensor:
+    """scales[G/r, O·r] -> [O, G]: what `by_group` was given."""
+    return scales.unflatten(1, (-1, together)).transpose(0, 1).flatten(1)
 
 
 @implements("transformer.pack_weight")

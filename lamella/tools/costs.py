@@ -243,7 +243,9 @@ SHAPES: Mapping[str, Rule] = {
     "tile.slots": lambda x, a: [("i32", x[0][1])],
     "tile.scatter": lambda x, a: [x[1]],
     "tile.rotate": lambda x, a: [x[0]],
-    "tile.dequantize": lambda x, a: [("f32", (x[0][1][0], x[1][1][0 if a.get("by_group") else 1] * a["packing"]["group"]))],
+    "tile.dequantize": lambda x, a: [
+        ("f32", (x[0][1][0], (x[1][1][0] * a["by_group"] if a.get("by_group") else x[1][1][1]) * a["packing"]["group"]))
+    ],
     "tile.contract": lambda x, a: [("f32", (x[0][1][0], x[1][1][0]))],
     "tile.contract_partial": lambda x, a: [("f32", (a["splits"], x[0][1][0], x[1][1][0]))],
     "tile.contract_merge": lambda x, a: [("f32", x[0][1][1:])],

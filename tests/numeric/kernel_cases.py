@@ -303,14 +303,17 @@ def halves_case() -> Case:
     return Case(b.finish(), (given,), (expected,))
 
 
-def widen_case(part: str, to: torch.dtype) -> Case:
-    """All 256 bytes: the signed number in a half of each, or the byte, as a float."""
+def widen_case(part: str, to: torch.dtype, raised: bool) -> Case:
+    """All 256 bytes: the signed number in a half of each, or the byte, as a float, perhaps as large as its bits in a mantissa are."""
     given = torch.arange(256).to(torch.int8)
     numbers = {"lower": (given << 4) >> 4, "upper": given >> 4, "whole": given}[part]
-    b = builder([given], [numbers.float()])
+    expected = numbers.float()
+    if raised:
+        expected += {torch.bfloat16: 128, torch.float16: 1024}[to] + (128 if part == "whole" else 8)
+    b = builder([given], [expected])
     at = b.arange(256)
-    b.store(b.parameters[1], at, b.cast(b.widen(part, b.load(b.parameters[0], at), ELEMENTS[to]), f32))
-    return Case(b.finish(), (given,), (numbers.float(),), tolerance=0)
+    b.store(b.parameters[1], at, b.cast(b.widen(part, b.load(b.parameters[0], at), ELEMENTS[to], raised=raised), f32))
+    return Case(b.finish(), (given,), (expected,), tolerance=0)
 
 
 def grid_case() -> Case:
@@ -488,9 +491,11 @@ CONTROL: dict[str, Case] = {
     "dot_bytes": bytes_dot_case(),
     "halves": halves_case(),
     **{
-        f"widen {part} to {name}": widen_case(part, to)
+        f"widen {part} to {name}{' raised' if raised else ''}": widen_case(part, to, raised)
         for part in ("lower", "upper", "whole")
         for name, to in (("bf16", torch.bfloat16), ("f16", torch.float16))
+        for raised in (False, True)
+        if not raised or (part, name) != ("whole", "bf16")
     },
     "grid": grid_case(),
     "atomic": atomic_case(masked=False),

@@ -10,6 +10,7 @@ from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp
 from lamella.passes import packed_columns
 from lamella.semantics import IMPLEMENTATIONS
+from lamella.semantics.quantize import by_group
 from tests.numeric.harness import agree, compile_function, numbers
 from tests.numeric.test_quantized import Packed
 
@@ -106,28 +107,31 @@ def test_zeros_and_the_smallest_numbers() -> None:
 
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("kind", ["int4", "int8"])
+@pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("tokens", [1, 3, 5, 70])
-def test_scales_that_lie_group_by_group(kind: str, affine: bool, tokens: int) -> None:
+def test_scales_that_lie_group_by_group(kind: str, affine: bool, tokens: int, together: int) -> None:
     """As `lay-scales` leaves them: one token, digits of a few, tiles of several, and of many."""
     spec = (21, 384, kind, 64, affine)
     arguments = Packed.arguments_for("w", *spec)
-    parts = {name: "6x21xf32" for name in arguments if name != "w"}
+    parts = {name: f"{6 // together}x{21 * together}xf32" for name in arguments if name != "w"}
     g = Packed(x=f"{tokens}x384xf32", **(arguments | parts))
-    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"] if affine else None, PackingAttr.of(kind, 64), by_group=True))
+    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"] if affine else None, PackingAttr.of(kind, 64), by_group=together))
     compiled = compile_function(g.returns(g.contract(g.norm(g["x"]), w)))
     assert compiled.skeletons[-1] == "mma"
     drawn = Packed(x=f"{tokens}x384xf32", **arguments).packed_inputs(w=spec)
-    agree(compiled, {name: value.T.contiguous() if name in parts else value for name, value in drawn.items()}, 1e-4)
+    agree(compiled, {name: by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 1e-4)
 
 
-def test_a_weight_by_group_that_no_contraction_takes_in() -> None:
-    spec = (6, 128, "int4", 64, True)
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_a_weight_by_group_that_no_contraction_takes_in(together: int) -> None:
+    spec = (6, 256, "int4", 64, True)
     arguments = Packed.arguments_for("w", *spec)
-    g = Packed(x="1x128xf32", **(arguments | {"w_scale": "2x6xf32", "w_min": "2x6xf32"}))
-    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"], PackingAttr.of("int4", 64), by_group=True))
+    parts = {name: f"{4 // together}x{6 * together}xf32" for name in ("w_scale", "w_min")}
+    g = Packed(x="1x256xf32", **(arguments | parts))
+    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"], PackingAttr.of("int4", 64), by_group=together))
     compiled = compile_function(g.returns(g.map("neg", w)))
-    drawn = Packed(x="1x128xf32", **arguments).packed_inputs(w=spec)
-    agree(compiled, {name: value.T.contiguous() if name in ("w_scale", "w_min") else value for name, value in drawn.items()}, 0)
+    drawn = Packed(x="1x256xf32", **arguments).packed_inputs(w=spec)
+    agree(compiled, {name: by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 0)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import bf16, f16, f32
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp
 from lamella.semantics import IMPLEMENTATIONS
+from lamella.semantics.quantize import by_group
 from lamella.tools.cross_compile import cross_compile
 from tests.numeric.harness import NARROW, agree, compile_function
 from tests.numeric.test_quantized import Packed
@@ -82,6 +83,34 @@ def test_runs_on_a_gpu(name: str, element: str, pieces: int) -> None:
         torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+@pytest.mark.parametrize("name", KINDS)
+def test_numbers_with_least_values_stay_raised(name: str, element: str) -> None:
+    """The sum of x takes off what their bits add, where that is little: halves of bytes in bf16."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 1)
+    g = Packed(x=f"1x{k}x{element}", **Packed.arguments_for("w", 8, k, kind, group, affine))
+    (text,) = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, group, k)))).sources.values()
+    assert ("raised_" in text) == (affine and (kind, element) == ("int4", "bf16"))
+
+
+@pytest.mark.parametrize("name", ["int4 groups of 256, mins", "int8 groups of 128, mins", "int4 groups", "int8 rows"])
+@pytest.mark.parametrize("element", ["bf16", "f16"])
+@pytest.mark.parametrize("level", ["interpret", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_large_number_among_ones(name: str, element: str, level: str) -> None:
+    """What raised numbers add to a product and what is taken off again is many times the result: float32 holds the difference."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 2)
+    spec = (21, k, kind, group, affine)
+    g = Packed(x=f"1x{k}x{element}", **Packed.arguments_for("w", *spec))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", kind, group, k))))
+    given = g.packed_inputs(w=spec)
+    given["x"][0, 77] = 25000.0
+    (expected,) = compiled.expected(given)
+    (found,) = compiled.run(given, level)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("name", ["int8 rows", "int4 groups", "fp8 rows"])
 def test_a_norm_inside(name: str) -> None:
     """By hand: the reduction over whole rows, and x computed where products take it."""
@@ -98,20 +127,21 @@ def test_a_norm_inside(name: str) -> None:
 
 
 @pytest.mark.parametrize("affine", [False, True])
-@pytest.mark.parametrize(("kind", "group"), [("int4", 128), ("int4", 512), ("int8", 64), ("int8", 256)])
-def test_scales_that_lie_group_by_group(kind: str, group: int, affine: bool) -> None:
+@pytest.mark.parametrize("together", [1, 2, 8])
+@pytest.mark.parametrize(("kind", "group"), [("int4", 128), ("int4", 256), ("int8", 64), ("int8", 128)])
+def test_scales_that_lie_group_by_group(kind: str, group: int, together: int, affine: bool) -> None:
     """As `lay-scales` leaves them, in a loop over K."""
     k = columns(kind, 2)
     spec = (21, k, kind, group, affine)
     arguments = Packed.arguments_for("w", *spec)
-    parts = {name: f"{k // group}x21xf32" for name in arguments if name != "w"}
+    parts = {name: f"{k // group // together}x{21 * together}xf32" for name in arguments if name != "w"}
     g = Packed(x=f"1x{k}xf16", **(arguments | parts))
-    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"] if affine else None, PackingAttr.of(kind, group), by_group=True))
+    w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"] if affine else None, PackingAttr.of(kind, group), by_group=together))
     chosen = {"rows": 2, "k": columns(kind, 1), "warps": 1, "runs": 8}
     compiled = compile_function(g.returns(g.contract(g["x"], w)), schedules={"gemv": chosen})
     assert compiled.skeletons == ["gemv"]
     drawn = Packed(x=f"1x{k}xf16", **arguments).packed_inputs(w=spec)
-    agree(compiled, {name: value.T.contiguous() if name in parts else value for name, value in drawn.items()}, 1e-4)
+    agree(compiled, {name: by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 1e-4)
 
 
 @pytest.mark.parametrize("name", KINDS)

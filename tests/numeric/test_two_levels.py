@@ -67,7 +67,7 @@ class Spec:
     def floats(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         """The weight, by definition: each number on its own, in float64 but for the product of both scales."""
         parts = [tensors[name] for name in tensors]
-        return IMPLEMENTATIONS["tile.dequantize"](*parts, packing=self.packing.python_value(), by_group=self.turned)
+        return IMPLEMENTATIONS["tile.dequantize"](*parts, packing=self.packing.python_value(), by_group=int(self.turned))
 
 
 KINDS = {
@@ -86,7 +86,7 @@ class Levels(Graph):
 
     def weight(self, name: str, spec: Spec) -> SSAValue:
         parts = [self[part] for part in spec.shapes(name)]
-        return self.add(DequantizeOp.of(parts, spec.packing, by_group=spec.turned))
+        return self.add(DequantizeOp.of(parts, spec.packing, by_group=int(spec.turned)))
 
 
 @pytest.fixture(autouse=True)

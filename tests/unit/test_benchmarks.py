@@ -77,7 +77,10 @@ def test_peer_equals_transformers(tied: bool, attention: str) -> None:
 
 
 def test_int8_of_a_peer_is_near_its_weights() -> None:
-    weight, x = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)), torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    weight, x = (
+        torch.randn(40, 64, generator=torch.Generator().manual_seed(0)),
+        torch.randn(3, 64, generator=torch.Generator().manual_seed(1)),
+    )
     made = Int8Linear(weight)
     assert made.weight.dtype == torch.int8 and made.weight.abs().max() == 127
     expected = x @ weight.T

@@ -45,7 +45,7 @@ from lamella.dialects.kernel.arithmetic import (
 )
 from lamella.dialects.kernel.control import BarrierOp, ForOp, IfOp, LaunchDependentsOp, WaitPrerequisitesOp, YieldOp
 from lamella.dialects.kernel.function import FuncOp, NumProgramsOp, ProgramIdOp, ReturnOp
-from lamella.dialects.kernel.halves import PARTS, WIDENED, AsBytesOp, LowerHalfOp, UpperHalfOp, WidenOp
+from lamella.dialects.kernel.halves import PARTS, WIDENED, AsBytesOp, LowerHalfOp, UpperHalfOp, WidenOp, raised_by
 from lamella.dialects.kernel.memory import AtomicAddOp, LoadBlockOp, LoadOp, StoreOp
 from lamella.dialects.kernel.reduction import MIN_DOT_N, DotOp, ReduceOp
 from lamella.dialects.kernel.shape import ArangeOp, BroadcastToOp, ExpandDimsOp, JoinOp, ReshapeOp, SplitOp, TransOp
@@ -194,4 +194,5 @@ __all__ = [
     "WidenOp",
     "XorOp",
     "YieldOp",
+    "raised_by",
 ]

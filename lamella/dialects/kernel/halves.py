@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import StringAttr, i8
+from xdsl.dialects.builtin import StringAttr, UnitAttr, i8
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, result_def, traits_def
+from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
@@ -53,6 +53,14 @@ class UpperHalfOp(UnaryOp):
 
 PARTS, WIDENED = ("lower", "upper", "whole"), ("bf16", "f16")
 """Parts of a byte, and the floats in which a few instructions write the signed numbers of four bytes."""
+MANTISSA = {"bf16": 7, "f16": 10}
+"""Bits of the mantissa behind the point."""
+
+
+def raised_by(part: str, to: str) -> int | None:
+    """What the bits of a part of a byte, in the lowest of the mantissa of 1.0 · 2^p, add to its signed number: 136 for half a byte in bf16; None where they do not fit."""
+    bits = 8 if part == "whole" else 4
+    return None if bits > MANTISSA[to] else (1 << MANTISSA[to]) + (1 << (bits - 1))
 
 
 @irdl_op_definition
@@ -60,20 +68,22 @@ class WidenOp(IRDLOperation):
     """The signed number in a part of each byte as a float, exactly: `kernel.widen "lower" %bytes : tensor<64xi8> -> tensor<64xbf16>`.
 
     `lower` and `upper` are halves, of four bits; `whole` is the byte. A cast would take a conversion for each number: this one puts the bits of
-    four into mantissas, and takes off what that adds.
+    four into mantissas, and takes off what that adds. `raised` leaves that in, where a sum of x is known by which it can be taken off a product.
     """
 
     name = "kernel.widen"
 
     part = prop_def(StringAttr)
+    raised = opt_prop_def(UnitAttr)
     operand = operand_def()
     result = result_def()
 
     traits = traits_def(Pure())
-    assembly_format = "$part $operand attr-dict `:` type($operand) `->` type($result)"
+    assembly_format = "$part (`raised` $raised^)? $operand attr-dict `:` type($operand) `->` type($result)"
 
-    def __init__(self, part: str, operand: SSAValue, to: Attribute) -> None:
-        super().__init__(operands=[operand], properties={"part": StringAttr(part)}, result_types=[block_type(shape(operand), to)])
+    def __init__(self, part: str, operand: SSAValue, to: Attribute, *, raised: bool = False) -> None:
+        properties = {"part": StringAttr(part), "raised": UnitAttr() if raised else None}
+        super().__init__(operands=[operand], properties=properties, result_types=[block_type(shape(operand), to)])
 
     def verify_(self) -> None:
         verify_value(self, "operand", self.operand, frozenset({"i8"}))
@@ -82,3 +92,7 @@ class WidenOp(IRDLOperation):
             raise VerifyException(f'{subject(self)}: part is "{self.part.data}", expected {", ".join(PARTS)}')
         if element(self.result) not in WIDENED:
             raise VerifyException(f"{subject(self)}: {self.part.data} becomes {element(self.result)}, expected {' or '.join(WIDENED)}")
+        if self.raised is not None and raised_by(self.part.data, element(self.result)) is None:
+            raise VerifyException(
+                f"{subject(self)}: {self.part.data} is raised, expected no more bits than a mantissa of {element(self.result)} has"
+            )

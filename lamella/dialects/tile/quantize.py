@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import AnyFloatConstr, Float8E4M3FNType, Float32Type, IntegerAttr, IntegerType, StringAttr, TensorType, f32, i1
+from xdsl.dialects.builtin import AnyFloatConstr, Float8E4M3FNType, Float32Type, IntegerAttr, IntegerType, StringAttr, TensorType, f32, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -35,7 +35,7 @@ class DequantizeOp(IRDLOperation):
     """words[O,W] i32 (fp8: [O,K] f8), scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
 
     Scales, and mins, of i8 are multiplied in f32 by super_scales[O,G/n] and super_mins[O,G/n] (`super`): n neighbours by one number of them.
-    With `by_group` all of these are turned: [G,O], [G/n,O]. Beside the contraction that reads it, it is how that contraction reads its weight: the floats are never stored.
+    With `by_group` all of these are turned: [G,O], [G/n,O]; `by_group = r` keeps r neighbours of a row together, [G/r,O·r]. Beside the contraction that reads it, it is how that contraction reads its weight: the floats are never stored.
     """
 
     name = "tile.dequantize"
@@ -67,19 +67,19 @@ class DequantizeOp(IRDLOperation):
         *,
         super_scales: SSAValue | None = None,
         super_mins: SSAValue | None = None,
-        by_group: bool = False,
+        by_group: int = 0,
         loc: str | None = None,
     ) -> None:
         rows, width = shape_of(words)
         super().__init__(
             operands=[words, scales, mins, super_scales, super_mins],
-            properties={"packing": packing, "by_group": IntegerAttr(1, i1) if by_group else None},
+            properties={"packing": packing, "by_group": IntegerAttr(by_group, i64) if by_group else None},
             result_types=[TensorType(f32, [rows, width * packing.per_word])],
             attributes=loc_attribute(loc),
         )
 
     @classmethod
-    def of(cls, parts: Sequence[SSAValue], packing: PackingAttr, *, by_group: bool = False, loc: str | None = None) -> DequantizeOp:
+    def of(cls, parts: Sequence[SSAValue], packing: PackingAttr, *, by_group: int = 0, loc: str | None = None) -> DequantizeOp:
         """One of its operands in order."""
         mins, scale, least = factors_of(parts)
         return cls(parts[0], parts[1], mins, packing, super_scales=scale, super_mins=least, by_group=by_group, loc=loc)
@@ -87,7 +87,12 @@ class DequantizeOp(IRDLOperation):
     @property
     def groups(self) -> int:
         """Groups of a row."""
-        return shape_of(self.scales)[0 if self.by_group else 1]
+        return shape_of(self.scales)[0] * self.together if self.together else shape_of(self.scales)[1]
+
+    @property
+    def together(self) -> int:
+        """Neighbouring groups of a row that lie side by side where scales lie group by group; 0: all, they lie row by row."""
+        return self.by_group.value.data if self.by_group else 0
 
     @property
     def per_super(self) -> int:
@@ -96,7 +101,7 @@ class DequantizeOp(IRDLOperation):
 
     def verify_(self) -> None:
         weight, words, scales = (shape_of(v) for v in (self.result, self.words, self.scales))
-        reason = self.packing.mismatch(weight, words, scales, element_type_of(self.words), by_group=self.by_group is not None)
+        reason = self.packing.mismatch(weight, words, scales, element_type_of(self.words), by_group=self.together)
         if reason is not None:
             raise VerifyException(f"{subject(self)}: {reason}")
         if self.mins is not None and shape_of(self.mins) != shape_of(self.scales):
@@ -105,7 +110,6 @@ class DequantizeOp(IRDLOperation):
             )
         if self.mins is not None and self.packing.floats:
             raise VerifyException(f"{subject(self)}: has mins, expected none: {self.packing.kind.data} has a sign")
-        by_group = self.by_group is not None
-        reason = self.packing.super_mismatch(self.scales, self.mins, self.super_scales, self.super_mins, by_group=by_group)
+        reason = self.packing.super_mismatch(self.scales, self.mins, self.super_scales, self.super_mins, by_group=self.together)
         if reason is not None:
             raise VerifyException(f"{subject(self)}: {reason}")

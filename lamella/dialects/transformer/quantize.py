@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import IntegerAttr, f32, i1
+from xdsl.dialects.builtin import IntegerAttr, f32, i1, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -21,7 +21,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 
 from lamella.dialects.attributes import ResultTyped, element_type_of
-from lamella.dialects.packing import PackingAttr, factors_of
+from lamella.dialects.packing import PackingAttr, factors_of, factors_shape
 from lamella.dialects.transformer.types import (
     FloatTensor,
     PackedTensor,
@@ -148,24 +148,31 @@ class PackWeightOp(WeightTransform):
 
 @irdl_op_definition
 class ByGroupOp(WeightTransform):
-    """scales[O,G] -> [G,O]: those of a group lie side by side. The rows keep their order."""
+    """scales[O,G] -> [G/r,O·r]: those of `together` = r neighbouring groups lie side by side, row after row; r is 1 if nothing is said."""
 
     name = "transformer.by_group"
     SUFFIX: ClassVar[str] = "by_group"
 
     scales = operand_def(ScaleTensor)
+    together = opt_prop_def(IntegerAttr)
     result = result_def(ScaleTensor)
 
     traits = traits_def(Pure())
 
-    def __init__(self, scales: Value) -> None:
+    def __init__(self, scales: Value, together: int = 1) -> None:
         value = SSAValue.get(scales)
-        rows, groups = _static(value)
-        super().__init__(operands=[value], result_types=[named_tensor(element_type_of(value), [groups, rows])])
+        super().__init__(
+            operands=[value],
+            properties={"together": IntegerAttr(together, i64) if together != 1 else None},
+            result_types=[named_tensor(element_type_of(value), factors_shape(*_static(value), together))],
+        )
 
     def verify_(self) -> None:
         rows, groups = self.dimensions("scales", self.scales, 2)
-        self.expect_shape("result", self.result, (groups, rows), "the axes of scales exchanged")
+        together = self.together.value.data if self.together else 1
+        if together < 1 or not isinstance(groups, int) or groups % together:
+            raise self.fail(f"together is {together}, expected a divisor of {groups} groups")
+        self.expect_shape("result", self.result, factors_shape(int(rows), groups, together), f"that of {together} groups side by side")
         self.expect_element("result", self.result, self.scales, "that of scales")
 
 
@@ -174,7 +181,7 @@ class DequantizeOp(TransformerOp):
     """words[O,W] i32 (fp8: [O,K] f8), scales[O,G] (, mins[O,G]) -> w[O,K] f32: scale·(q - zero), or scale·q + min; see `#transformer.packing`.
 
     Scales, and mins, of i8 are multiplied in f32 by super_scales[O,G/n] and super_mins[O,G/n] (`super`): n neighbours by one number of them.
-    With `by_group` all of these are turned: [G,O], [G/n,O]. The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
+    With `by_group` all of these are turned: [G,O], [G/n,O]; `by_group = r` keeps r neighbours of a row together, [G/r,O·r]. The result is exact as f32 arithmetic gives it. It is a view on packed storage: `fuse-regions` joins it to the contraction that reads it.
     """
 
     name = "transformer.dequantize"
@@ -205,7 +212,7 @@ class DequantizeOp(TransformerOp):
         *,
         super_scales: Value | None = None,
         super_mins: Value | None = None,
-        by_group: bool = False,
+        by_group: int = 0,
         like: Attribute | None = None,
         loc: str | None = None,
     ) -> None:
@@ -213,7 +220,7 @@ class DequantizeOp(TransformerOp):
         rows, width = _static(SSAValue.get(words))
         plain = named_tensor(f32, [rows, width * packing.per_word])
         result = plain if like is None else ordered(plain, order_of(like))
-        properties = {"packing": packing, "by_group": IntegerAttr(1, i1) if by_group else None}
+        properties = {"packing": packing, "by_group": IntegerAttr(by_group, i64) if by_group else None}
         parts = [words, scales, mins, super_scales, super_mins]
         super().__init__(operands=parts, properties=properties, result_types=[result], attributes=located(loc))
 
@@ -223,7 +230,7 @@ class DequantizeOp(TransformerOp):
         parts: Sequence[SSAValue],
         packing: PackingAttr,
         *,
-        by_group: bool = False,
+        by_group: int = 0,
         like: Attribute | None = None,
         loc: str | None = None,
     ) -> DequantizeOp:
@@ -234,7 +241,12 @@ class DequantizeOp(TransformerOp):
     @property
     def groups(self) -> int:
         """Groups of a row."""
-        return _static(self.scales)[0 if self.by_group else 1]
+        return _static(self.scales)[0] * self.together if self.together else _static(self.scales)[1]
+
+    @property
+    def together(self) -> int:
+        """Neighbouring groups of a row that lie side by side where scales lie group by group; 0: all, they lie row by row."""
+        return self.by_group.value.data if self.by_group else 0
 
     def verify_(self) -> None:
         reason = self.packing.mismatch(
@@ -242,7 +254,7 @@ class DequantizeOp(TransformerOp):
             self.dimensions("words", self.words, 2),
             self.dimensions("scales", self.scales, 2),
             element_type_of(self.words),
-            by_group=self.by_group is not None,
+            by_group=self.together,
         )
         if reason is not None:
             raise self.fail(reason)
@@ -250,7 +262,6 @@ class DequantizeOp(TransformerOp):
             self.expect_shape("mins", self.mins, self.dimensions("scales", self.scales), "the shape of scales")
             if self.packing.floats:
                 raise self.fail(f"has mins, expected none: {self.packing.kind.data} has a sign")
-        by_group = self.by_group is not None
-        reason = self.packing.super_mismatch(self.scales, self.mins, self.super_scales, self.super_mins, by_group=by_group)
+        reason = self.packing.super_mismatch(self.scales, self.mins, self.super_scales, self.super_mins, by_group=self.together)
         if reason is not None:
             raise self.fail(reason)

@@ -155,10 +155,13 @@ class PackedTiles(Weight):
 
     def of_group(self, value: SSAValue, rows: Rows, group: SSAValue, mask: SSAValue | None) -> SSAValue:
         """Scales or least values of the rows in some groups."""
-        if self.op.by_group is None:
+        b, together = self.e.b, self.op.together
+        if not together:
             return self.read(value, rows, group, mask)
-        b = self.e.b
-        offsets = self.e.hinted("offsets", b.add(b.mul(group, shape_of(value)[1]), rows.n))
+        first, column = group, rows.n
+        if together > 1:
+            first, column = b.floordiv(group, together), b.add(b.mul(rows.n, together), b.mod(group, together))
+        offsets = self.e.hinted("offsets", b.add(b.mul(first, shape_of(value)[1]), column))
         return b.load(self.e.pointers[value], offsets, b.all_of(rows.inside, mask))
 
     def factors(self, held: Sequence[SSAValue]) -> list[tuple[SSAValue, SSAValue | None]]:

@@ -38,9 +38,12 @@ def factor(e: Emitter, op: DequantizeOp, place: Place, value: SSAValue, over: SS
     def at(columns: int) -> Place:
         assert place.cols is not None
         cols = b.floordiv(place.cols, columns)
-        if op.by_group is None:
+        if not op.together:
             return Place(place.rows, cols, place.row_mask, place.col_mask)
         rows = place.rows if isinstance(place.rows, SSAValue) else b.constant(int(place.rows))
+        if op.together > 1:
+            rows = b.add(b.mul(rows, op.together), b.mod(cols, op.together))
+            cols = b.floordiv(cols, op.together)
         return Place(cols, rows, place.col_mask, place.row_mask)
 
     own = b.cast(e.emit(value, at(group)), f32)

@@ -19,7 +19,7 @@ LARGEST, LEAST = {"int8": 127.0, "fp8": 448.0}, 2.0**-100
 def dequantize(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
     """The same at level 2."""
     assert isinstance(op, DequantizeOp)
-    return [b.add(tile.DequantizeOp.of(operands, op.packing, by_group=op.by_group is not None, loc=b.loc))]
+    return [b.add(tile.DequantizeOp.of(operands, op.packing, by_group=op.together, loc=b.loc))]
 
 
 def quantize_rows(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:

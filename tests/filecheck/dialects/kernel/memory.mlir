@@ -27,12 +27,14 @@ kernel.store %p[%o], %z mask %m : tensor<64xi1> {source = "residual"} : !kernel.
 %upper = kernel.upper_half %packed : tensor<64xi8> -> tensor<64xi8>
 %wide = kernel.widen "lower" %packed : tensor<64xi8> -> tensor<64xbf16>
 %bytes_f16 = kernel.widen "whole" %packed : tensor<64xi8> -> tensor<64xf16>
+%raised = kernel.widen "upper" raised %packed : tensor<64xi8> -> tensor<64xbf16>
 // CHECK: %bytes = kernel.as_bytes %words : !kernel.ptr<i32> -> !kernel.ptr<i8>
 // CHECK-NEXT: %packed = kernel.load %bytes[%o] : !kernel.ptr<i8>, tensor<64xi64> -> tensor<64xi8>
 // CHECK-NEXT: %lower = kernel.lower_half %packed : tensor<64xi8> -> tensor<64xi8>
 // CHECK-NEXT: %upper = kernel.upper_half %packed : tensor<64xi8> -> tensor<64xi8>
 // CHECK-NEXT: %wide = kernel.widen "lower" %packed : tensor<64xi8> -> tensor<64xbf16>
 // CHECK-NEXT: %bytes_f16 = kernel.widen "whole" %packed : tensor<64xi8> -> tensor<64xf16>
+// CHECK-NEXT: %raised = kernel.widen "upper" raised %packed : tensor<64xi8> -> tensor<64xbf16>
 %d, %row, %column = "test.op"() : () -> (!kernel.descriptor<128x64xbf16>, i32, i32)
 // CHECK: !kernel.descriptor<128x64xbf16>, i32, i32)
 %tile = kernel.load_block %d[%row, %column] : !kernel.descriptor<128x64xbf16> -> tensor<128x64xbf16>

@@ -75,6 +75,12 @@ kernel.store %p[%o], %i : !kernel.ptr<f32>, tensor<64xi32>, i32
 // CHECK: kernel.widen %h: upper becomes f32, expected bf16 or f16
 
 // -----
+
+%w = "test.op"() : () -> tensor<64xi8>
+%h = kernel.widen "whole" raised %w : tensor<64xi8> -> tensor<64xbf16>
+// CHECK: kernel.widen %h: whole is raised, expected no more bits than a mantissa of bf16 has
+
+// -----
 %w = "test.op"() : () -> tensor<64xi8>
 %h = kernel.widen "middle" %w : tensor<64xi8> -> tensor<64xf16>
 // CHECK: kernel.widen %h: part is "middle", expected lower, upper, whole

@@ -15,12 +15,12 @@
 %h = tile.dequantize %g, %f as <fp8, group = 64> : tensor<8x64xf8E4M3FN>, tensor<8x1xbf16> -> tensor<8x64xf32>
 // CHECK: %h = tile.dequantize %g, %f as <fp8, group = 64> : tensor<8x64xf8E4M3FN>, tensor<8x1xbf16> -> tensor<8x64xf32>
 %b = "test.op"() : () -> tensor<2x8xf16>
-%l = tile.dequantize %p, %b as <int4, group = 32> {by_group = true} : tensor<8x8xi32>, tensor<2x8xf16> -> tensor<8x64xf32>
-// CHECK: %l = tile.dequantize %p, %b as <int4, group = 32> {by_group = true} : tensor<8x8xi32>, tensor<2x8xf16> -> tensor<8x64xf32>
+%l = tile.dequantize %p, %b as <int4, group = 32> {by_group = 1 : i64} : tensor<8x8xi32>, tensor<2x8xf16> -> tensor<8x64xf32>
+// CHECK: %l = tile.dequantize %p, %b as <int4, group = 32> {by_group = 1 : i64} : tensor<8x8xi32>, tensor<2x8xf16> -> tensor<8x64xf32>
 // Two levels: scales and least values of eight bits, times a float for four groups.
 %r, %i, %j, %k, %o = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8>, tensor<8x2xf16>, tensor<8x2xf16>)
 %z = tile.dequantize %r, %i, %j super %k, %o as <int4, group = 32> {loc = "layers.0.attn.q"} : tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8> super tensor<8x2xf16>, tensor<8x2xf16> -> tensor<8x256xf32>
 // CHECK: %z = tile.dequantize %r, %i, %j super %k, %o as <int4, group = 32> {loc = "layers.0.attn.q"} : tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8> super tensor<8x2xf16>, tensor<8x2xf16> -> tensor<8x256xf32>
 %c, %d = "test.op"() : () -> (tensor<8x8xi8>, tensor<2x8xf16>)
-%e = tile.dequantize %r, %c super %d as <int4, group = 32> {by_group = true} : tensor<8x32xi32>, tensor<8x8xi8> super tensor<2x8xf16> -> tensor<8x256xf32>
-// CHECK: %e = tile.dequantize %r, %c super %d as <int4, group = 32> {by_group = true} : tensor<8x32xi32>, tensor<8x8xi8> super tensor<2x8xf16> -> tensor<8x256xf32>
+%e = tile.dequantize %r, %c super %d as <int4, group = 32> {by_group = 1 : i64} : tensor<8x32xi32>, tensor<8x8xi8> super tensor<2x8xf16> -> tensor<8x256xf32>
+// CHECK: %e = tile.dequantize %r, %c super %d as <int4, group = 32> {by_group = 1 : i64} : tensor<8x32xi32>, tensor<8x8xi8> super tensor<2x8xf16> -> tensor<8x256xf32>

@@ -21,9 +21,11 @@
 // CHECK: transformer.pack_weight {{.*}} -> tensor<8x64xf8E4M3FN>
 // CHECK-NEXT: %h = transformer.dequantize %g, %f {packing = #transformer.packing<fp8, group = 64>} : (tensor<8x64xf8E4M3FN>, tensor<8x1xbf16>) -> tensor<8x64xf32>
 %k = transformer.by_group %s : (tensor<8x2xbf16>) -> tensor<2x8xbf16>
+%k2 = transformer.by_group %s {together = 2 : i64} : (tensor<8x2xbf16>) -> tensor<1x16xbf16>
 // CHECK-NEXT: %k = transformer.by_group %s : (tensor<8x2xbf16>) -> tensor<2x8xbf16>
-%l = transformer.dequantize %p, %k {packing = #transformer.packing<int4, group = 32>, by_group = true} : (tensor<8x8xi32>, tensor<2x8xbf16>) -> tensor<8x64xf32>
-// CHECK-NEXT: %l = transformer.dequantize %p, %k {packing = #transformer.packing<int4, group = 32>, by_group = true} : (tensor<8x8xi32>, tensor<2x8xbf16>) -> tensor<8x64xf32>
+// CHECK-NEXT: %k2 = transformer.by_group %s {together = 2 : i64} : (tensor<8x2xbf16>) -> tensor<1x16xbf16>
+%l = transformer.dequantize %p, %k {packing = #transformer.packing<int4, group = 32>, by_group = 1 : i64} : (tensor<8x8xi32>, tensor<2x8xbf16>) -> tensor<8x64xf32>
+// CHECK-NEXT: %l = transformer.dequantize %p, %k {packing = #transformer.packing<int4, group = 32>, by_group = 1 : i64} : (tensor<8x8xi32>, tensor<2x8xbf16>) -> tensor<8x64xf32>
 // Two levels: scales and least values of eight bits, times a float for four groups.
 %r, %i, %j, %a, %b = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8>, tensor<8x2xf16>, tensor<8x2xf16>)
 %z = transformer.dequantize %r, %i, %j super %a, %b {packing = #transformer.packing<int4, group = 32>} : (tensor<8x32xi32>, tensor<8x8xi8>, tensor<8x8xi8> super tensor<8x2xf16>, tensor<8x2xf16>) -> tensor<8x256xf32>

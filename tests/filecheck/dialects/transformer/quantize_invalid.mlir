@@ -54,13 +54,23 @@
 
 // -----
 %p, %s = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x2xf32>)
-%d = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 64>, by_group = true} : (tensor<8x16xi32>, tensor<8x2xf32>) -> tensor<8x128xf32>
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 64>, by_group = 1 : i64} : (tensor<8x16xi32>, tensor<8x2xf32>) -> tensor<8x128xf32>
 // CHECK: transformer.dequantize: scales have shape (8, 2), expected (2, 8), one for 64 columns
+
+// -----
+%p, %s = "test.op"() : () -> (tensor<8x16xi32>, tensor<8x2xf32>)
+%d = transformer.dequantize %p, %s {packing = #transformer.packing<int4, group = 64>, by_group = 4 : i64} : (tensor<8x16xi32>, tensor<8x2xf32>) -> tensor<8x128xf32>
+// CHECK: transformer.dequantize: by_group is 4, expected a divisor of the 2 groups of a row
+
+// -----
+%s = "test.op"() : () -> tensor<8x2xf32>
+%t = transformer.by_group %s {together = 3 : i64} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+// CHECK: transformer.by_group: together is 3, expected a divisor of 2 groups
 
 // -----
 %s = "test.op"() : () -> tensor<8x2xf32>
 %t = transformer.by_group %s : (tensor<8x2xf32>) -> tensor<8x2xf32>
-// CHECK: transformer.by_group: result has shape (8, 2), expected (2, 8), the axes of scales exchanged
+// CHECK: transformer.by_group: result has shape (8, 2), expected (2, 8), that of 1 groups side by side
 
 // -----
 %p, %s = "test.op"() : () -> (tensor<8x32xi32>, tensor<8x8xi8>)
