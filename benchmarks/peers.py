@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.peer_weights import PEER_WEIGHTS, Linear, PeerWeights
+from benchmarks.peer_weights import INDUCTOR, PEER_WEIGHTS, Linear, PeerWeights
 from lamella.checkpoints import TensorSource
 from lamella.errors import ConfigError, LamellaError, nearest
 from lamella.frontends import ModelConfig
@@ -225,10 +225,10 @@ class Peer:
 
 
 @contextmanager
-def ready(step: PeerStep, peer: str) -> Generator[tuple[Step, float]]:
+def ready(step: PeerStep, peer: Peer) -> Generator[tuple[Step, float]]:
     """What to time, and the seconds its compilation and capture took from cold caches."""
-    mode = MODES[peer]
-    with torch.no_grad(), _cold() if mode else nullcontext():
+    mode = MODES[peer.runs]
+    with torch.no_grad(), _cold(INDUCTOR if peer.weights else {}) if mode else nullcontext():
         start = perf_counter()
         function = step.function()
         if mode:
@@ -237,13 +237,13 @@ def ready(step: PeerStep, peer: str) -> Generator[tuple[Step, float]]:
         def run() -> torch.Tensor:
             return function(step.tokens, step.positions)
 
-        if peer != "eager" and step.tokens.is_cuda:
+        if peer.runs != "eager" and step.tokens.is_cuda:
             run = capture(run)
         else:
             run()
         if step.tokens.is_cuda:
             torch.cuda.synchronize()
-        yield run, perf_counter() - start if peer != "eager" else 0.0
+        yield run, perf_counter() - start if peer.runs != "eager" else 0.0
 
 
 def capture(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
@@ -267,12 +267,13 @@ def capture(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 
 @contextmanager
-def _cold() -> Generator[None]:
-    """torch.compile knows nothing of earlier compilations, in memory or on disk."""
+def _cold(options: Mapping[str, bool]) -> Generator[None]:
+    """torch.compile knows nothing of earlier compilations, in memory or on disk, and has these options of Inductor."""
+    from torch._inductor import config
     from torch._inductor.utils import fresh_inductor_cache
 
     torch.compiler.reset()
-    with fresh_inductor_cache():
+    with config.patch(dict(options)), fresh_inductor_cache():
         yield
     torch.compiler.reset()
 

@@ -240,7 +240,7 @@ def torch_peers(
     for peer in chosen:
         with _recorded(report, peer.name):
             step = step_of(pool.of(batch, length, peer.weights), peer.attention)
-            with ready(step, peer.runs) as (run, seconds):
+            with ready(step, peer) as (run, seconds):
                 timing = measure(
                     run,
                     settings.device,

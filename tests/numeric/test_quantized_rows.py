@@ -106,7 +106,7 @@ def test_bytes_through_descriptors(kind: str, tokens: int, columns: int, rows: i
     """Tiles of bytes, of which the hardware is told where they lie: words of a weight as bytes. Rows of 72 do not begin at multiples of 16."""
     g = graph(tokens, kind, columns, ("w", rows), element="bf16")
     product = g.product(g.quantize(g.norm(g.float32(g["x"])), kind), "w", kind, columns)
-    compiled = compile_function(g.returns(g.cast(product, bf16)), schedules={"mma": {"n": 64}}, pass_options=ON)
+    compiled = compile_function(g.returns(g.cast(product, bf16)), schedules={"mma": {"m": 128, "n": 64}}, pass_options=ON)
     (blocks,) = [[d.block for d in k.descriptors] for k in compiled.manifest.kernels.values() if "mma" in k.file]
     assert sorted(blocks) == ([] if columns % 16 else [(64, 128), (128, 128)])
     agree(compiled, g.packed_inputs(w=(rows, columns, kind, 0, False)), 1.6e-2)
