@@ -73,7 +73,7 @@ def dequantize(
 
 def whole_factors(scales: torch.Tensor, *others: torch.Tensor | None, by_group: int = 0) -> tuple[torch.Tensor, torch.Tensor | None]:
     """scales[O, G] (, mins[O, G]) (, of int8 super_scales[O, G/n] (, super_mins[O, G/n])) -> float32 scales and mins [O, G], all multiplied."""
-    parts = [(by_row(t, by_group) if by_group else t).float() for t in (scales, *others) if t is not None]
+    parts = [(group_by_group(t, together=by_group) if by_group else t).float() for t in (scales, *others) if t is not None]
     if scales.dtype == torch.int8:
         own, over = parts[: len(parts) // 2], parts[len(parts) // 2 :]
         parts = [(a.unflatten(1, (b.shape[1], -1)) * b[..., None]).flatten(1) for a, b in zip(own, over, strict=True)]
@@ -159,14 +159,9 @@ def group_mins(weight: torch.Tensor, scales: torch.Tensor, *, packing: Mapping[s
 
 
 @implements("transformer.by_group")
-def by_group(scales: torch.Tensor, *, together: int = 1) -> torch.Tensor:
-    """scales[O, G] -> [G/r, O·r]: those of r = `together` neighbouring groups side by side, row after row."""
-    return scales.unflatten(1, (-1, together)).transpose(0, 1).flatten(1)
-
-
-def by_row(scales: torch.Tensor, together: int) -> torch.Tensor:
-    """scales[G/r, O·r] -> [O, G]: what `by_group` was given."""
-    return scales.unflatten(1, (-1, together)).transpose(0, 1).flatten(1)
+def group_by_group(scales: torch.Tensor, *, together: int = 1) -> torch.Tensor:
+    """scales[O, G] -> [G/r, O·r]: those of r = `together` neighbouring groups side by side, row after row. Done again it is undone."""
+    return scales.unflatten(1, (-1, together)).transpose(0, 1).flatten(1).contiguous()
 
 
 @implements("transformer.pack_weight")

@@ -151,8 +151,9 @@ def compile_function(
     ties: Mapping[int, int] | None = None,
     after: str = "tiles",
     pass_options: PassOptions | None = None,
+    verify_each: bool = False,
 ) -> Compiled:
-    """Compiles a function from stage `after` on, verifying after each pass.
+    """Compiles a function from stage `after` on; regions, the plan and kernels are verified as they come out, with `verify_each` after each pass.
 
     `ties` are results that take over an argument; a cache is an argument of rank 5. `pass_options` are those of the passes that make regions.
     """
@@ -160,18 +161,18 @@ def compile_function(
     module = ModuleOp([function])
     options = Options()
     if after != "tiles":
-        pipeline.run(module, options, after=after, until="tiles", verify_each=True)
+        pipeline.run(module, options, after=after, until="tiles", verify_each=verify_each)
         (function,) = module.ops
         assert isinstance(function, func.FuncOp)
     body, handles = export_function(function)
     assert not handles, "weights of a case are arguments"
-    pipeline.run(module, options, after="tiles", until="regions", verify_each=True, pass_options=pass_options)
+    pipeline.run(module, options, after="tiles", until="regions", verify_each=verify_each, pass_options=pass_options)
     regions = [op for op in module.walk() if isinstance(op, FusedOp)]
     for region in regions:
         _reschedule(region, schedules or {})
     kept = tuple(op for op in module.clone().walk() if isinstance(op, FusedOp))
-    pipeline.run(module, options, after="regions", until="plan", verify_each=True)
-    program = pipeline.run(module.clone(), options, after="plan", verify_each=True)
+    pipeline.run(module, options, after="regions", until="plan", verify_each=verify_each)
+    program = pipeline.run(module.clone(), options, after="plan", verify_each=verify_each)
     manifest = export_manifest(ANY_MODEL, [module], [program], dtype="f32", max_context=16)
     sources = {op.sym_name.data: print_kernel(op) for op in program.ops if isinstance(op, kernel.FuncOp)}
     return Compiled(body, tuple(names), tuple(outputs), kept, manifest, sources)

@@ -10,7 +10,7 @@ from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp
 from lamella.passes import packed_columns
 from lamella.semantics import IMPLEMENTATIONS
-from lamella.semantics.quantize import by_group
+from lamella.semantics.quantize import group_by_group
 from tests.numeric.harness import agree, compile_function, numbers
 from tests.numeric.test_quantized import Packed
 
@@ -119,7 +119,7 @@ def test_scales_that_lie_group_by_group(kind: str, affine: bool, tokens: int, to
     compiled = compile_function(g.returns(g.contract(g.norm(g["x"]), w)))
     assert compiled.skeletons[-1] == "mma"
     drawn = Packed(x=f"{tokens}x384xf32", **arguments).packed_inputs(w=spec)
-    agree(compiled, {name: by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 1e-4)
+    agree(compiled, {name: group_by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 1e-4)
 
 
 @pytest.mark.parametrize("together", [1, 2, 4])
@@ -131,7 +131,7 @@ def test_a_weight_by_group_that_no_contraction_takes_in(together: int) -> None:
     w = g.add(DequantizeOp(g["w"], g["w_scale"], g["w_min"], PackingAttr.of("int4", 64), by_group=together))
     compiled = compile_function(g.returns(g.map("neg", w)))
     drawn = Packed(x="1x256xf32", **arguments).packed_inputs(w=spec)
-    agree(compiled, {name: by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 0)
+    agree(compiled, {name: group_by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 0)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8"])

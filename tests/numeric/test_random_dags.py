@@ -189,4 +189,4 @@ def test_the_kernels_compute_the_graph(recipe: Recipe) -> None:
     """What the oracle calls feasible, the skeletons can lower: through the plan and printed Triton, interpreted."""
     g, function = recipe.build()
     rounded = any(element_of(r) not in ("f32", "i32") for op in function.walk() for r in op.results)
-    agree(compile_function(function), recipe.inputs(g), 2e-2 if rounded else 1e-4)
+    agree(compile_function(function, verify_each=True), recipe.inputs(g), 2e-2 if rounded else 1e-4)

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import bf16, f16, f32
 from lamella.dialects.packing import PackingAttr
 from lamella.dialects.tile import DequantizeOp
 from lamella.semantics import IMPLEMENTATIONS
-from lamella.semantics.quantize import by_group
+from lamella.semantics.quantize import group_by_group
 from lamella.tools.cross_compile import cross_compile
 from tests.numeric.harness import NARROW, agree, compile_function
 from tests.numeric.test_quantized import Packed
@@ -141,7 +141,7 @@ def test_scales_that_lie_group_by_group(kind: str, group: int, together: int, af
     compiled = compile_function(g.returns(g.contract(g["x"], w)), schedules={"gemv": chosen})
     assert compiled.skeletons == ["gemv"]
     drawn = Packed(x=f"1x{k}xf16", **arguments).packed_inputs(w=spec)
-    agree(compiled, {name: by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 1e-4)
+    agree(compiled, {name: group_by_group(value, together=together) if name in parts else value for name, value in drawn.items()}, 1e-4)
 
 
 @pytest.mark.parametrize("name", KINDS)
