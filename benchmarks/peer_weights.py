@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,49 +51,34 @@ class PeerWeights:
 def plain(weight: torch.Tensor) -> nn.Linear:
     """Numbers as they are."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    made.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, requires_grad=False)
+    made.weight = nn.Parameter(weight, requires_grad=False)
     return made
 
 
-def _torchao(config: Callable[[], object]) -> Linear:
-    """torchao's own kernels and rewrites."""
+def _torchao(config: str, **options: Any) -> Linear:
+    """torchao's own kernels and rewrites, by one of its configurations."""
 
     def linear(weight: torch.Tensor) -> nn.Module:
         try:
-            from torchao.quantization import quantize_
+            from torchao import quantization
         except ImportError as error:
             raise LamellaError("the peer needs torchao", got=str(error), remedy="pip install torchao") from error
         made = nn.Sequential(plain(weight))
-        quantize_(made, config())
+        quantization.quantize_(made, getattr(quantization, config)(set_inductor_config=False, **options))
         return made[0]
 
     return linear
 
 
-def _ao_int8() -> object:
-    from torchao.quantization import Int8WeightOnlyConfig
-
-    return Int8WeightOnlyConfig(set_inductor_config=False)
-
-
-def _ao_fp8() -> object:
-    from torchao.quantization import Float8WeightOnlyConfig
-
-    return Float8WeightOnlyConfig(set_inductor_config=False)
-
-
-def _ao_int4() -> object:
-    from torchao.quantization import Int4WeightOnlyConfig
-
-    return Int4WeightOnlyConfig(group_size=GROUP, set_inductor_config=False, int4_packing_format="tile_packed_to_4d")
-
-
+_AO_INT8 = _torchao("Int8WeightOnlyConfig")
+_AO_INT4 = _torchao("Int4WeightOnlyConfig", group_size=GROUP, int4_packing_format="tile_packed_to_4d")
+_AO_FP8 = _torchao("Float8WeightOnlyConfig")
 PEER_WEIGHTS: Mapping[str, PeerWeights] = {
     "": PeerWeights("none", plain, plain),
     "int8": PeerWeights("int8", Int8Linear, Int8Linear),
-    "torchao-int8": PeerWeights("int8", _torchao(_ao_int8), _torchao(_ao_int8)),
+    "torchao-int8": PeerWeights("int8", _AO_INT8, _AO_INT8),
     # The logits come from int8, as they do here.
-    "torchao-int4": PeerWeights("int4", _torchao(_ao_int4), _torchao(_ao_int8)),
-    "torchao-fp8": PeerWeights("fp8", _torchao(_ao_fp8), _torchao(_ao_fp8)),
+    "torchao-int4": PeerWeights("int4", _AO_INT4, _AO_INT8),
+    "torchao-fp8": PeerWeights("fp8", _AO_FP8, _AO_FP8),
 }
 """What stands behind the + of a peer's name."""

@@ -105,5 +105,7 @@ def text_of(name: str) -> str:
     return TEMPLATE.format(**spelled, least=least * 2, one=one * 2, packed=packed)
 
 
-NAMES = frozenset({*TEXTS, *(widen_name(part, to, raised) for part in kernel.PARTS for to in kernel.WIDENED for raised in (False, True))})
+PAIRS = [(part, to) for part in kernel.PARTS for to in kernel.WIDENED]
+"""What is widened, and to what."""
+NAMES = frozenset({*TEXTS, *(widen_name(*pair) for pair in PAIRS), *(widen_name(*pair, True) for pair in PAIRS if kernel.raised_by(*pair))})
 """Names of functions, which no variable may have."""

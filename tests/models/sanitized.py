@@ -94,7 +94,8 @@ def run(case: Case, device: str, executor: Callable[[Memory, Mapping[str, str]],
         requests = [DRAWN if row % 2 else SamplingParameters() for row in rows]
         found.append(session.step([5] * count, positions, range(count + 1), lengths, blocks[:count], rows, requests))
     assert all(math.isfinite(float(each.logits.cpu().abs().max())) for each in found)
-    return {"kernels": sorted(manifest.kernels), "launches": sum(len(b.launches) for b in manifest.buckets)}
+    in_runs = sum("run = " in text for text in program.kernels.values())
+    return {"kernels": sorted(manifest.kernels), "in_runs": in_runs, "launches": sum(len(b.launches) for b in manifest.buckets)}
 
 
 def on_gpu(memory: Memory, kernels: Mapping[str, str]) -> MemoryExecutor:

@@ -43,6 +43,7 @@ def test_the_watched_steps_run(case: str) -> None:
     """What the tool is to watch, where there is no GPU: the same launches by the reference executor."""
     found = run(CASES[case], "cpu", on_cpu)
     assert found["launches"] >= len(found["kernels"]) > 20
+    assert (found["in_runs"] > 0) == case.endswith("in runs")
     assert any("attend" in name for name in found["kernels"]) and any("sample" in name for name in found["kernels"])
 
 

@@ -218,7 +218,7 @@ def test_decode_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_decode_of_packed_weights_and_of_several_steps_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row has its own bound: packed weights are fewer bytes."""
-    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    monkeypatch.setitem(sys.modules, "torchao", None)
     arguments = (*SHORT, "--context", "20", "--peers", "eager+int8,eager+torchao-int8", "--quantize", "int8", "--steps-per-replay", "2")
     found, text = run(tmp_path, "decode", *arguments)
     rows = {row["name"]: row for row in found["rows"]}
