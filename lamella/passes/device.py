@@ -47,6 +47,8 @@ class Device:
         default_factory=lambda: MappingProxyType({(128, 256): 1.0, (128, 128): 0.98, (64, 128): 0.85, (128, 64): 0.75, (128, 32): 0.4})
     )
     """The share of those rates that tiles of so many tokens by weight rows reach: small ones read more for each product."""
+    narrow_share: float = 0.84
+    """What is left of that where a tile is several products of 64 weight rows or fewer each, which read x from shared memory once more."""
     library_bytes: int = 64 << 20
     """What the library keeps for itself: a workspace for the stream that launches run on, and one for the stream that graphs are captured on."""
 
@@ -66,13 +68,13 @@ class Device:
         """The same by a kernel of tensor-core tiles as large as `tile` says; `described`: loaded through descriptors."""
         return self._in_waves(self.described_flops if described else self.tile_flops, tokens, columns, k, element)
 
-    def tile(self, tokens: int, columns: int) -> tuple[int, int]:
-        """Tokens and weight rows of a tile with which whole waves of programs take the least time.
+    def tile(self, tokens: int, columns: int, products: int = 1) -> tuple[int, int]:
+        """Tokens and weight rows of a tile with which whole waves of programs take the least time; the rows are those of `products` weights.
 
         Tiles of half the tokens read every weight twice as often: none where one tile takes all tokens.
         """
         offered = [tile for tile in self.tile_shares if tile[0] == self.tile_rows or tokens > self.tile_rows]
-        return min(offered, key=lambda tile: (self._tile_work(tokens, columns, tile), -tile[1]))
+        return min(offered, key=lambda tile: (self._tile_work(tokens, columns, tile, products), -tile[1]))
 
     def _in_waves(self, rates: Mapping[str, float], tokens: int, columns: int, k: int, element: str) -> float | None:
         """Microseconds at one of the rates; no less than its operands and result take to pass. Bytes nobody measured: twice the rate of bf16."""
@@ -83,11 +85,12 @@ class Device:
         work = self._tile_work(tokens, columns, self.tile(tokens, columns))
         return max(2 * work * k / rate, self._streamed(tokens, columns, k, size)) * 1e6
 
-    def _tile_work(self, tokens: int, columns: int, tile: tuple[int, int]) -> float:
+    def _tile_work(self, tokens: int, columns: int, tile: tuple[int, int], products: int = 1) -> float:
         """Elements of the result in the time of which whole waves of such tiles are done."""
         m, n = tile
         tiles = -(-tokens // m) * -(-columns // n)
-        return -(-tiles // self.multiprocessors) * self.multiprocessors * m * n / self.tile_shares[tile]
+        share = self.tile_shares[tile] * (self.narrow_share if products > 1 and n // products <= 64 else 1.0)
+        return -(-tiles // self.multiprocessors) * self.multiprocessors * m * n / share
 
     def _streamed(self, tokens: int, columns: int, k: int, size: int) -> float:
         """Seconds to read x and w, `size` bytes a number, and to store the product, two bytes a number."""

@@ -222,7 +222,7 @@ def attend_partial(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `attend`, per chunk of the context: acc[N, H, P, D], max[N, H, P], sum[N, H, P], all float32, P = splits.
 
-    Chunk p of a sequence covers positions [o + p·l, o + (p+1)·l), l = ceil(ceil((context - o)/P) / tile) · tile, where o is the first
+    Chunks take turns: chunk p of a sequence covers positions [o + (p + i·P)·tile, o + (p + i·P + 1)·tile) for i = 0, 1, …, where o is the first
     position that a query of the sequence sees, rounded down to a multiple of tile: 0 where there is no `window`. Over the visible positions of a chunk
     with scores s = scale·q·k: max = max s, sum = Σ exp(s - max), acc = Σ exp(s - max)·v (Flash-Decoding, Dao et al. 2023). A chunk with
     none has max = -inf, sum = 0, acc = 0; so have padding tokens. Chunks that are empty for all take no work.
@@ -240,24 +240,24 @@ def attend_partial(
     if tiles is None:
         return acc, largest, total
 
-    # Chunks are made of units: slots that lie side by side in the cache and belong to one chunk.
+    # Chunks are made of units: slots that lie side by side in the cache and in a tile.
     origin = tiles.origin(window, tile)
-    span = tiles.limit - origin
-    length = chunk_lengths(span, splits, tile)
-    chunks, longest = int(((span + length - 1) // length).max()), int(length.max())
+    pieces = (tiles.limit - origin + tile - 1) // tile
+    chunks, turns = min(splits, int(pieces.max())), -(-int(pieces.max()) // splits)
     unit = gcd(tile, block)
-    first = origin[:, None, None] + torch.arange(chunks, device=device)[:, None] * length[:, None, None]
-    starts = first + torch.arange(0, longest, unit, device=device)
+    firsts = origin[:, None, None] + (torch.arange(chunks, device=device)[:, None] + torch.arange(turns, device=device) * splits) * tile
+    starts = (firsts[..., None] + torch.arange(0, tile, unit, device=device)).flatten(2)
     column = (starts // block).clamp_(max=block_table.shape[1] - 1)
     units = block_table[tiles.sequence[:, None, None], column].long()
     if unit < block:
         units = units * (block // unit) + starts % block // unit
 
     # Keys and values [X, Hkv, chunks, longest, D], zeroed beyond the context, and scores [X, Hkv, chunks, group·width, longest].
-    offset = torch.arange(longest, device=device)
-    time = first + offset
+    time = (firsts[..., None] + torch.arange(tile, device=device)).flatten(2)
+    longest = turns * tile
     both = gather_units(cache, units, unit, scales)
-    full = max(0, int(((span - longest) // length).min()) + 1)  # chunks that lie within every context
+    whole = int(((tiles.limit - origin) // tile).min())
+    full = min(chunks, max(0, whole - (turns - 1) * splits))  # chunks that lie within every context
     unused = unused_positions(time[:, full:], tiles.limit)
     both[:, :, :, full:].masked_fill_(unused[:, None, None, ..., None], 0)
     keys, values = both.unbind(1)
@@ -266,9 +266,7 @@ def attend_partial(
         scores = torch.tanh(scores / score_cap) * score_cap
     distance = time[:, :, None] - tiles.last[:, None, :, None]
     beyond = unused_positions(time, tiles.limit)[:, :, None].expand_as(distance) if bidirectional else distance > 0
-    hidden = beyond | (offset >= length[:, None])[:, None, None]
-    if window:
-        hidden = hidden | (distance <= -window)
+    hidden = beyond | (distance <= -window) if window else beyond
     count, width = tiles.rows.shape
     by_query = scores.view(count, kv_heads, chunks, -1, width, longest)
     if alibi:
@@ -292,12 +290,6 @@ def attend_partial(
 def unused_positions(time: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
     """time[X, P, T], limit[X] -> bool [X, P, T]: where no context is."""
     return time >= limit[:, None, None]
-
-
-def chunk_lengths(context_len: torch.Tensor, splits: int, tile: int) -> torch.Tensor:
-    """context_len[B] -> int64 [B]: tokens in each of `splits` chunks of a context, a multiple of `tile`, at least one tile."""
-    share = (context_len.long() + splits - 1) // splits
-    return ((share + tile - 1) // tile).clamp(min=1) * tile
 
 
 @implements("transformer.attention")

@@ -82,8 +82,8 @@ def compare(
         rows = (found - expected).square().mean(1) / expected.square().mean()
         error, best = rows.mean().sqrt().item(), rows.min().sqrt().item()
         assert error < (1e-4 if (dtype, activations) == ("float32", "none") else narrow), f"{tokens} tokens a step: {error:.2e}"
-        # Tensor cores add up products of float8 with some 14 bits, which moves a byte in every row.
-        if dtype == "float32" and not (activations == "fp8" and tokens > 64):
+        # Groups of warps add up products of float8 with some 14 bits, which moves a byte in every row: they take 64 rows, of weights where tokens are few.
+        if dtype == "float32" and not (activations == "fp8" and tokens > 16):
             assert best < 1e-4, f"{tokens} tokens a step: {best:.2e} in the row that agrees best"
 
 

@@ -17,14 +17,14 @@ from xdsl.ir import Block, Region, SSAValue
 from lamella import pipeline
 from lamella.dialects import kernel, signature
 from lamella.dialects.attributes import ELEMENT_TYPES, attribute_of, element_of, python_value, shape_of
-from lamella.dialects.tile import ContractPartialOp, FusedOp, ReduceOp, ScheduleAttr
+from lamella.dialects.tile import AttendOp, ContractPartialOp, FusedOp, ReduceOp, ScheduleAttr
 from lamella.frontends.config import ModelConfig
 from lamella.lowering.body import Body, export_function
 from lamella.lowering.manifest import export_manifest
 from lamella.lowering.print_triton import print_kernel
 from lamella.lowering.transformer_to_tile.rules import TileBuilder
 from lamella.passes.device import device
-from lamella.passes.split_regions import split_contractions
+from lamella.passes.split_regions import split_attention, split_contractions
 from lamella.pipeline import Options, PassOptions
 from lamella.runtime.evaluate import evaluate
 from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
@@ -223,6 +223,9 @@ def _reschedule(region: FusedOp, schedules: Schedules) -> None:
     region.schedule = ScheduleAttr.of(name, **(parameters | dict(schedules.get(name, {}))))
     if name == "mma" and region.schedule.get("splits") > 1 and not any(isinstance(op, ContractPartialOp) for op in region.walk()):
         split_contractions(region, region.schedule, device("sm_90"))
+    attends = [op for op in region.walk() if isinstance(op, AttendOp)]
+    if name == "attend" and attends and region.schedule.get("splits") > 1:
+        split_attention(region, attends[0], region.schedule, device("sm_90"))
 
 
 def i32(values: object) -> torch.Tensor:

@@ -8,6 +8,8 @@ from transformers import BloomConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from xdsl.dialects.builtin import f32
 
+from lamella.dialects.tile import AttendPartialOp
+from lamella.pipeline import PassOptions
 from lamella.semantics.attention import attend, slopes
 from tests.numeric.harness import agree, compile_function
 from tests.numeric.test_schedules_attention import Batch
@@ -88,6 +90,19 @@ def test_kernels_of_decode(kind: str) -> None:
     """One query a sequence, its context in chunks of which a window leaves the first ones empty."""
     made = batch(kind, [(1, 200), (1, 1), (1, 77)])
     compiled = compile_function(made.g.returns(made.attend()), longest_query=1)
+    agree(compiled, made.given, rows=made.real)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("splits", [2, 4])
+def test_chunks_take_turns(kind: str, splits: int) -> None:
+    """Contexts of several turns, of which some chunks have one less; of a window, tiles of later queries begin at another chunk than the first."""
+    made = batch(kind, [(40, 250), (1, 200), (3, 70), (1, 129)])
+    tiles = {"queries": 8, "rows": 16, "tile": 16, "splits": splits}
+    function = made.g.returns(made.g.cast(made.attend(), f32))
+    whole: PassOptions = {"choose-schedule": {"split-attention": False}}
+    compiled = compile_function(function, longest_query=made.longest, schedules={"attend": tiles}, pass_options=whole)
+    assert [op.splits.value.data for region in compiled.regions for op in region.walk() if isinstance(op, AttendPartialOp)] == [splits]
     agree(compiled, made.given, rows=made.real)
 
 

@@ -218,6 +218,8 @@ def test_tiles_are_as_wide_as_fills_the_device() -> None:
     assert target.tile(512, 4096) == (128, 128) and target.tile(128, 1024) == (128, 32)
     # 96 tiles of 256 columns leave a quarter of the device idle, and 384 small ones next to nothing; one tile of tokens is not halved.
     assert target.tile(512, 6144) == (64, 128) and target.tile(128, 6144)[0] == 128
+    # Two products of 64 weight rows each fill the device better and still take longer: their operands pass through shared memory more often.
+    assert target.tile(512, 28672) == (128, 128) and target.tile(512, 28672, products=2) == (128, 256)
     described, pointers = (target.tiles_us(2048, 4096, 4096, "bf16", described=way) for way in (True, False))
     assert described is not None and pointers is not None and described < pointers
     assert device("sm_80").tiles_us(2048, 4096, 4096, "bf16", described=True) is None

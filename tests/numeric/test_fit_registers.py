@@ -18,7 +18,8 @@ from lamella.tools.cross_compile import KernelResources, cross_compile
 from lamella.tools.explain import explain
 from tests.models.tiny_llama import SMALL
 
-GEMMA = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "gemma-3-1b.json"
+MODELS = Path(__file__).resolve().parents[2] / "benchmarks" / "models"
+GEMMA = MODELS / "gemma-3-1b.json"
 
 
 def gemma(layers: int) -> LoadedModel:
@@ -45,6 +46,16 @@ def test_a_window_bounds_the_chunks_of_a_context() -> None:
     program = api.compile(gemma(6), buckets=[1], max_context=8192, arch="sm_90", keep_ir=False)
     splits = {r["parameters"]["splits"] for r in program.ledger if r["verdict"] == "region" and r["schedule"] == "attend"}
     assert splits == {16, 32}
+
+
+def test_a_chunk_of_a_split_context_does_not_spill() -> None:
+    """One token, several sequences, a few tokens: the last program of a head merges all chunks at once."""
+    found: dict[str, str] = {}
+    for name, buckets in (("llama-3.1-8b", (1, Shape.decode(8), 16)), ("smollm2-135m", (1,)), ("gemma-3-1b", (1,))):
+        program = api.compile(MODELS / f"{name}.json", random_weights=0, buckets=buckets, max_context=2048, arch="sm_90", keep_ir=False)
+        found |= {f"{kernel}_{len(found)}": text.replace(kernel, f"{kernel}_{len(found)}") for kernel, text in attention(program).items()}
+    assert len([text for text in found.values() if "tl.atomic_add" in text]) >= 5
+    assert {figure.name: figure.spills for figure in cross_compile(found, "sm_90", pdl=True) if figure.spills} == {}
 
 
 def test_a_kernel_that_spills_gets_a_smaller_schedule(monkeypatch: pytest.MonkeyPatch) -> None:

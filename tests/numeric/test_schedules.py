@@ -6,17 +6,20 @@ Sizes are odd, and tiles often smaller than the cost model would choose, so that
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from xdsl.dialects.builtin import bf16, f16
 from xdsl.ir import SSAValue
 
+from lamella import api
 from lamella.dialects.tile import ContractPartialOp, RotateOp, ScatterOp, SlotsOp
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
 from lamella.semantics import REDUCTIONS, SCALARS
 from tests.numeric.harness import NARROW, Graph, agree, compile_function, i32, numbers
 
+MODELS = Path(__file__).resolve().parents[2] / "benchmarks" / "models"
 NAN, INF = math.nan, math.inf
 # Row
 
@@ -345,3 +348,21 @@ def test_many_rows_of_x_are_summed_up_by_a_launch_of_their_own(tokens: int, laun
     y = g.map("mul", g.contract(g["x"], g["w"]), g.map("rsqrt", g.map("add", mean, 1e-5)))
     compiled = compile_function(g.returns(y))
     assert len(compiled.manifest.buckets[0].launches) == launches
+
+
+def test_a_warp_adds_up_rows_of_small_weights() -> None:
+    """SmolLM2: what a region reads is latency, and two rows of gate and of up are as much as a warp holds; more than that takes more warps."""
+    found: dict[str, dict] = {}
+    for name in ("smollm2-135m", "llama-3.2-1b"):
+        program = api.compile(
+            MODELS / f"{name}.json",
+            random_weights=0,
+            buckets=[1],
+            max_context=64,
+            until="regions",
+            pass_options={"choose-schedule": {"tuning": "off"}},
+        )
+        records = [r for r in program.ledger if r["verdict"] == "region" and r["schedule"] == "gemv"]
+        found[name] = {tuple(r["parameters"][key] for key in ("rows", "warps")) for r in records}
+    assert {(2, 1), (1, 1)} <= found["smollm2-135m"] and (2, 4) not in found["smollm2-135m"]
+    assert all(warps >= 4 for _, warps in found["llama-3.2-1b"])

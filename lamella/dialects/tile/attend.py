@@ -143,8 +143,8 @@ class AttendOp(IRDLOperation):
 class AttendPartialOp(IRDLOperation):
     """Attention over each of P = `splits` chunks of a sequence's context, not yet normalized (Flash-Decoding).
 
-    Chunk p of a sequence holds ceil(ceil(context_len / P) / T) * T positions, T = `tile`; with a `window` only the positions that some
-    query of the sequence sees are cut in chunks, from a multiple of T on. Results: acc[N,H,P,D] = sum of exp(s - m) v,
+    Chunks take turns: chunk p of a sequence holds every P-th run of T = `tile` positions from run p on; with a `window` runs count from the
+    multiple of T at or before the first position that some query of the sequence sees. Results: acc[N,H,P,D] = sum of exp(s - m) v,
     max[N,H,P] = m and sum[N,H,P] = sum of exp(s - m); a chunk without positions has m = -inf and zeros. `sinks` belong to the first chunk.
     """
 

@@ -66,16 +66,17 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         modifiers = ScoreModifiers.of(op)
         last = b.add(b.sub(context, length), b.minimum(b.mul(b.add(tile, 1), queries), length))
         last = context if modifiers.bidirectional else last
-        low = b.constant(0)
-        high = last
+        first_query = b.add(b.sub(context, length), b.mul(tile, queries))
+        origin = _origin(b, op, b.sub(context, length), block_t)
+        low = _first_seen(b, op, b.constant(0), first_query)
         if splits > 1:
-            origin = _origin(b, op, b.sub(context, length), block_t)
-            per_chunk = b.floordiv(b.add(b.sub(context, origin), splits - 1), splits)
-            per_chunk = b.mul(b.floordiv(b.add(per_chunk, block_t - 1), block_t), block_t)
-            low = b.add(b.mul(chunk, per_chunk), origin)
-            high = b.minimum(b.add(low, per_chunk), last)
-        low = _first_seen(b, op, low, b.add(b.sub(context, length), b.mul(tile, queries)))
-        high = b.where(b.lt(b.mul(tile, queries), length), high, low) if tiles > 1 or sequences > 1 else high
+            # Chunks take turns, a tile each: where the first one lies does not depend on the context, and none is more than a tile longer than another.
+            turn = chunk
+            if tiles > 1 and op.window is not None:
+                turn = _first_turn(b, b.floordiv(b.sub(low, origin), block_t), chunk, splits)
+            low = b.add(b.mul(turn, block_t), origin)
+        step = splits * block_t
+        high = b.where(b.lt(b.mul(tile, queries), length), last, low) if tiles > 1 or sequences > 1 else last
 
         cache = CacheTiles(e, op, block_t, sequence, kv_head, d, d_mask, turned=longest_query > 1 and splits == 1)
         slope = _slopes(b, r.head, heads, modifiers.alibi) if modifiers.alibi else None
@@ -86,14 +87,16 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         state = best, total, acc
         if longest_query == 1 or splits > 1:
             # What earlier steps left in the cache is there before the launches before this one end.
-            first = cache.at(low, high)
+            # A table that all first tiles lie in need not wait for the context: the key of what nobody sees is not read.
+            inside = op.window is None and step <= shape_of(op.block_table)[1] * shape_of(op.cache)[3]
+            first = cache.at(low, high, inside=inside)
             old = b.named("old", b.lt(first.t, b.sub(context, length)))
             early = [first.load(which, old, settled=True) for which in (KEYS, VALUES)]
             q = b.named("q", e.emit(op.q, place))
             late = [first.load(which, b.ge(first.t, b.sub(context, length))) for which in (KEYS, VALUES)]
             keys, values = (early[which].unless(late[which], old, b) for which in (KEYS, VALUES))
             state = _attend_tile(scoring, q, first, keys, values, _with_sinks(e, op, r, chunk if splits > 1 else None, state))
-            low = b.add(low, block_t)
+            low = b.add(low, step)
         else:
             q = b.named("q", e.emit(op.q, place))
             best, total, acc = state = _with_sinks(e, op, r, None, state)
@@ -108,7 +111,7 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
                     loop.yields(*_attend_tile(scoring, q, seen_by_all, seen_by_all.load(KEYS), None, (best, total, acc), masked=False))
                 best, total, acc = loop.results
                 state, low = (best, total, acc), whole
-        with b.for_(low, high, block_t, init=state, num_stages=schedule.get("stages")) as loop:
+        with b.for_(low, high, step, init=state, num_stages=schedule.get("stages")) as loop:
             following = cache.at(loop.index, high)
             best, total, acc = loop.values
             loop.yields(*_attend_tile(scoring, q, following, following.load(KEYS), None, (best, total, acc)))
@@ -116,7 +119,7 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         if isinstance(op, AttendPartialOp):
             _store_partial(e, op, (best, total, acc), r, chunk, d, d_mask)
             program = b.add(b.mul(b.add(b.mul(sequence, tiles), tile), kv_heads), kv_head)
-            _merge_last(e, op, queries_of, program)
+            _merge_last(e, op, queries_of, program, b.sub(last, origin), block_t)
         else:
             if longest_query > 1:
                 # Where the rows go is worked out again, from lengths that are read again: it would take registers through the loops.
@@ -195,14 +198,16 @@ class CacheTiles:
     turned: bool
     """Whether keys are loaded as they lie, [T, D], and turned: with many queries that leaves more registers, with one it costs a copy."""
 
-    def at(self, first: SSAValue, high: SSAValue | None = None) -> CacheTile:
-        """The positions from `first` on, below `high` where that is given: their blocks are looked up in the table."""
+    def at(self, first: SSAValue, high: SSAValue | None = None, *, inside: bool = False) -> CacheTile:
+        """The positions from `first` on, below `high` where that is given: their blocks are looked up in the table, which has entries
+        for all of them where they lie `inside`."""
         b, op = self.e.b, self.op
         t = b.named("t", b.add(b.arange(self.size), first))
         t_mask = None if high is None else b.lt(t, high)
         block_size = shape_of(op.cache)[3]
         entry = b.add(b.mul(self.sequence, shape_of(op.block_table)[1]), b.floordiv(t, block_size))
-        block = b.load(self.e.pointers[op.block_table], entry, t_mask, 0 if t_mask is not None else None)
+        there = None if inside else t_mask
+        block = b.load(self.e.pointers[op.block_table], entry, there, None if there is None else 0)
         number = b.named("number", b.cast(block, i64))
         return CacheTile(self, t, t_mask, number, b.cast(b.mod(t, block_size), i64))
 
@@ -376,8 +381,11 @@ def _store_partial(
     b.store(pointer[op.acc], b.add(b.mul(b.expand(cell, 1), dim), b.expand(d, 0)), acc, mask)
 
 
-def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, program: SSAValue) -> None:
-    """The last of the programs that share `program` puts the chunks of all on their common maximum, adds and normalizes them."""
+def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, program: SSAValue, seen: SSAValue, block_t: int) -> None:
+    """The last of the programs that share `program` puts the chunks of all on their common maximum, adds and normalizes them.
+
+    Chunks without a tile of the `seen` positions are not read.
+    """
     op = next((o for o in e.block.ops if isinstance(o, AttendMergeOp)), None)
     if op is None or op.arrivals is None:
         raise PassError("partial results without a counted merge", where=subject(e.fused))
@@ -390,16 +398,26 @@ def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, progra
         r = queries.at(b.add(b.arange(block_r), loop.index))
         p, d = b.arange(splits), b.arange(block_d)
         d_mask = None if block_d == dim else b.lt(d, dim)
-        cell = b.named("cells", b.add(b.mul(b.expand(b.add(b.mul(r.token, heads), r.head), 1), splits), b.expand(p, 0)))
-        real = b.expand(r.real, 1)
-        best = b.load(pointer[partial.max], cell, real, 0.0, cache="cg")
-        total = b.load(pointer[partial.sum], cell, real, 1.0, cache="cg")
-        mask = b.all_of(b.expand(real, 2), None if d_mask is None else b.expand(b.expand(d_mask, 0), 0))
-        offsets = b.add(b.mul(b.expand(cell, 2), dim), b.expand(b.expand(d, 0), 0))
-        acc = b.named("parts", b.load(pointer[partial.acc], offsets, mask, 0.0, cache="cg"))
-        weight = b.named("weight", b.exp(b.sub(best, b.expand(b.reduce(best, "max", 1), 1))))
-        whole = b.named("whole", b.reduce(b.mul(weight, total), "sum", 1))
-        mixed = b.div(b.reduce(b.mul(acc, b.expand(weight, 2)), "sum", 1), b.expand(whole, 1))
+        there = b.named("there", b.expand(b.lt(b.mul(p, block_t), b.maximum(seen, 1)), 1))
+        cell = b.named("cells", b.mul(b.add(b.mul(r.token, heads), r.head), splits))
+        # Columns of all heads side by side: threads share them out, and each adds up the chunks of its own. What takes longest is asked for first.
+        width = block_r * block_d
+        c = b.arange(width)
+        of, column = queries.at(b.add(b.floordiv(c, block_d), loop.index)), b.mod(c, block_d)
+        mask = b.expand(of.real if d_mask is None else b.and_(of.real, b.lt(column, dim)), 0)
+        columns = b.add(b.mul(b.add(b.mul(of.token, heads), of.head), splits * dim), column)
+        offsets = b.add(b.expand(columns, 0), b.expand(b.mul(p, dim), 1))
+        acc = b.named("parts", b.load(pointer[partial.acc], offsets, b.and_(mask, there), 0.0, cache="cg"))
+        b.barrier()  # or the compiler waits for what follows before it asks for those
+        real = b.and_(b.expand(r.real, 0), there)
+        cells = b.add(b.expand(cell, 0), b.expand(p, 1))
+        best = b.where(there, b.load(pointer[partial.max], cells, real, 0.0, cache="cg"), -math.inf)
+        total = b.load(pointer[partial.sum], cells, real, 1.0, cache="cg")
+        weight = b.named("weight", b.exp(b.sub(best, b.expand(b.reduce(best, "max", 0), 0))))
+        whole = b.named("whole", b.reduce(b.mul(weight, total), "sum", 0))
+        spread = b.reshape(b.broadcast(b.expand(weight, 2), (splits, block_r, block_d)), (splits, width))
+        mixed = b.reshape(b.reduce(b.mul(acc, spread), "sum", 0), (block_r, block_d))
+        mixed = b.div(mixed, b.expand(whole, 1))
         place = r.place(b, d, d_mask, dim)
         e.define(op.result, place, b.named("mixed", mixed))
         for item in e.stores:
@@ -439,6 +457,12 @@ def _origin(b: KernelBuilder, op: AttendOp | AttendPartialOp, position: SSAValue
     if op.window is None:
         return zero
     return b.named("origin", b.mul(b.floordiv(_first_seen(b, op, zero, position), tile), tile))
+
+
+def _first_turn(b: KernelBuilder, tile: SSAValue, chunk: SSAValue, splits: int) -> SSAValue:
+    """The number of the first tile of chunk `chunk` at or behind number `tile`."""
+    behind = b.maximum(b.sub(tile, chunk), 0)
+    return b.add(chunk, b.mul(b.floordiv(b.add(behind, splits - 1), splits), splits))
 
 
 def _first_seen(b: KernelBuilder, op: AttendOp | AttendPartialOp, low: SSAValue, position: SSAValue) -> SSAValue:
