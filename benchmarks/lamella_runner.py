@@ -19,6 +19,7 @@ from lamella.program import Shape, compile_model
 from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
 from lamella.runtime.manifest import Bucket, Manifest
 from lamella.runtime.weights import load_weights
+from lamella.tools.step_inputs import fill_caches, step_inputs
 
 
 @dataclass(frozen=True)
@@ -117,50 +118,17 @@ def decode_step(model: api.Model, context: int, launches: int, seed: int = 0, *,
     if context < 1 or context + launches > manifest.max_context:
         raise PromptError("context and steps do not fit", expected=f"at most {manifest.max_context}", got=f"{context} + {launches}")
     bucket = bucket or manifest.buckets[0]
-    fill_caches(executor, seed)
-    given = {
-        "positions": torch.full((bucket.tokens,), context - 1),
-        "query_start": torch.arange(bucket.sequences + 1),
-        "context_len": torch.full((bucket.sequences,), context),
-    }
-    return _step(executor, bucket, given, seed, steps)
+    fill_caches(executor.caches, seed)
+    return _step(executor, bucket, context, seed, steps)
 
 
 def prefill_step(model: api.Model, bucket: Bucket, seed: int = 0) -> Step:
     """All tokens of one fresh sequence."""
-    given = {
-        "positions": torch.arange(bucket.tokens),
-        "query_start": torch.tensor([0, bucket.tokens]),
-        "context_len": torch.tensor([bucket.tokens]),
-    }
-    return _step(model.executor, bucket, given, seed)
+    return _step(model.executor, bucket, bucket.tokens, seed)
 
 
-def fill_caches(executor: Executor, seed: int) -> None:
-    """Normal numbers everywhere: zeros would cost less power, and so time, than real keys do."""
-    generator = torch.Generator(executor.device).manual_seed(seed)
-    for cache in executor.caches:
-        cache.normal_(generator=generator)
-
-
-def _step(executor: Executor, bucket: Bucket, given: Mapping[str, torch.Tensor], seed: int, steps: int = 1) -> Step:
-    manifest: Manifest = executor.manifest
-    generator = torch.Generator().manual_seed(seed)
-    rows = bucket.logit_rows
-    width = manifest.cache.blocks_per_sequence
-    # Block 0 belongs to nobody. A cache for more sequences than run has its last blocks unused.
-    blocks = torch.randperm(bucket.sequences * width, generator=generator) + 1
-    values = {
-        "tokens": torch.randint(manifest.model.vocabulary, (bucket.tokens,), generator=generator),
-        "block_table": blocks.view(bucket.sequences, width),
-        "logit_rows": torch.arange(bucket.tokens - rows, bucket.tokens),
-        "temperature": torch.zeros(rows),
-        "top_k": torch.zeros(rows),
-        "top_p": torch.ones(rows),
-        "seed": torch.zeros(rows),
-        "text_length": torch.zeros(bucket.tokens),
-        **given,
-    }
+def _step(executor: Executor, bucket: Bucket, context: int, seed: int, steps: int = 1) -> Step:
+    values = step_inputs(executor.manifest, bucket, context, seed)
     saved = {name: values[name].to(t.device, t.dtype) for name, t in executor.inputs(bucket).items()}
     step = Step(executor, bucket, saved, steps)
     step.reset()

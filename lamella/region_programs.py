@@ -98,6 +98,17 @@ class TunableRegion:
         return key_text(self.op, self.shape)
 
     @property
+    def today(self) -> ScheduleAttr:
+        """The schedule that compilations take: the measured one, or the cost model's."""
+        return self.candidates[0] if self.known is None else schedule_of(self.known)
+
+    def measured(self, schedule: ScheduleAttr, us: float, bound_us: float, model_us: float, device: str, triton: str) -> Entry:
+        """What is kept of a measurement of one of its schedules."""
+        options = {name: schedule.get(name) for name in sorted(schedule.options.data)}
+        times = (round(us, 3), round(bound_us / us, 3), round(model_us, 3))
+        return Entry(self.op, self.shape, schedule.skeleton.data, options, *times, device, triton)
+
+    @property
     def ops(self) -> list[Operation]:
         """What the region computes."""
         (function,) = signature.steps(self.module)
@@ -139,6 +150,11 @@ def _regions(function: func.FuncOp) -> list[FusedOp]:
 
 def _ops(fused: FusedOp) -> list[Operation]:
     return [op for op in fused.body.block.ops if not isinstance(op, YieldOp)]
+
+
+def schedule_of(entry: Entry) -> ScheduleAttr:
+    """The schedule that was measured."""
+    return ScheduleAttr.of(entry.skeleton, **entry.options)
 
 
 def schedule_text(schedule: ScheduleAttr) -> str:

@@ -42,6 +42,8 @@ BLOCKS = frozenset({"rows", "k", "m", "n", "tile", "warps", "columns"})
 BARRIER = 64
 """Bytes of what tells a program that a tile of a descriptor has arrived, generously."""
 FACTS = ("us", "share", "model_us")
+STEP = "step"
+"""The one field that an entry may lack."""
 
 Shape = Mapping[str, int | str | bool]
 
@@ -51,7 +53,8 @@ class Entry:
     """What one measurement found: the fastest options of a skeleton for regions of one key.
 
     `us` is the time of one launch (of all launches, where attention is split), `share` the ceiling's time (bytes / bandwidth or operations
-    / rate, whichever is longer) over it, `model_us` the time of what the cost model had chosen.
+    / rate, whichever is longer) over it, `model_us` the time of what the cost model had chosen. `step` holds the times of the whole step with these
+    options and with the cost model's, for a measurement that was decided by them.
     """
 
     op: str
@@ -63,6 +66,7 @@ class Entry:
     model_us: float
     device: str
     triton: str
+    step: tuple[float, float] | None = None
 
     @property
     def key(self) -> str:
@@ -70,9 +74,10 @@ class Entry:
         return key_text(self.op, self.shape)
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry as JSON, mappings sorted."""
-        out = dict(vars(self))
-        return {**out, "shape": dict(sorted(self.shape.items())), "options": dict(sorted(self.options.items()))}
+        """The entry as JSON, mappings sorted; `step` only where there is one."""
+        out = {name: value for name, value in vars(self).items() if name != STEP}
+        step = {} if self.step is None else {STEP: list(self.step)}
+        return {**out, "shape": dict(sorted(self.shape.items())), "options": dict(sorted(self.options.items())), **step}
 
 
 @dataclass(frozen=True)
@@ -184,11 +189,13 @@ def settled(
     if objection is not None:
         _note(fused, "not_measured", f"the measured schedule does not fit, {objection}: the cost model's choice")
         return schedule
-    _note(
-        fused,
-        "measured",
-        f"measured: {entry.us:.2f} us on {entry.device}, {entry.share:.0%} of the ceiling; the cost model's choice took {entry.model_us:.2f} us",
+    alone = f"{entry.us:.2f} us on {entry.device}, {entry.share:.0%} of the ceiling; the cost model's choice took {entry.model_us:.2f} us"
+    whole = (
+        ""
+        if entry.step is None
+        else f"the whole step takes {entry.step[0]:.1f} us, and {entry.step[1]:.1f} with the cost model's choice; by itself "
     )
+    _note(fused, "measured", f"measured: {whole}{alone}")
     return ScheduleAttr.of(entry.skeleton, **entry.options)
 
 
@@ -388,7 +395,7 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def _entry(given: Any, where: str) -> Entry:
-    if not isinstance(given, dict) or cast("dict[str, Any]", given).keys() != FIELDS.keys():
+    if not isinstance(given, dict) or {*cast("dict[str, Any]", given)} - {STEP} != {*FIELDS}:
         raise PassError("bad measurement", where=where, expected=f"an object with {', '.join(FIELDS)}")
     values = cast("dict[str, Any]", given)
     for name, kind in FIELDS.items():
@@ -400,4 +407,13 @@ def _entry(given: Any, where: str) -> Entry:
     if any(not isinstance(v, int | str) for v in values["shape"].values()):
         raise PassError("a shape holds numbers and names", where=where, got=json.dumps(values["shape"]))
     made: dict[str, Any] = {**values, **{name: float(values[name]) for name in FACTS}}
+    if STEP in values:
+        made[STEP] = _step_times(values[STEP], where)
     return Entry(**made)
+
+
+def _step_times(given: Any, where: str) -> tuple[float, float]:
+    numbers = cast("list[Any]", given) if isinstance(given, list) else []
+    if len(numbers) != 2 or any(not isinstance(n, int | float) or isinstance(n, bool) for n in numbers):
+        raise PassError(f"bad field '{STEP}' of a measurement", where=where, expected="two times of a step", got=json.dumps(given))
+    return float(numbers[0]), float(numbers[1])

@@ -251,6 +251,12 @@ def tune(
     ] = None,
     budget_seconds: Annotated[float | None, typer.Option(min=0, metavar="S", help="Begin no further region after so long.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure also what was measured before.")] = False,
+    in_step: Annotated[
+        bool,
+        typer.Option(
+            "--in-step", help="Decide by the time of the whole step, in which the fastest of each kernel are tried; loads weights."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be measured. Needs no GPU.")] = False,
     as_json: JsonOption = False,
     arch: Annotated[str | None, typer.Option(metavar="sm_NN", help="Architecture of the GPU; by default that of this machine's.")] = None,
@@ -278,6 +284,7 @@ def tune(
             storage=Storage(quantize, quantize_head, activations, kv_cache),
             budget_seconds=budget_seconds,
             again=again,
+            in_step=in_step,
             dry_run=dry_run,
             as_json=as_json,
             show=show,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +17,9 @@ GAIN = 0.015
 """What a schedule must save of the time of the cost model's to take its place: less is noise."""
 GROUP = 8
 """Regions whose kernels are compiled together: enough to keep all cores busy, and the budget counts between groups."""
-NUMBERS = frozenset({"launches", "schedules", "model us", "best us", "gain", "ceiling"})
+STEP_COLUMNS = ("model's step", "step us")
+"""Of regions that were decided by the whole step."""
+NUMBERS = frozenset({"launches", "schedules", "model us", "best us", "gain", "ceiling", *STEP_COLUMNS})
 
 
 @dataclass(frozen=True)
@@ -144,18 +146,7 @@ def measure(trial: Trial, timer: Timer) -> Row:
     us, best = min((us, i) for i, us in enumerate(times) if us is not None and measured.timings[i].final)
     if us >= model * (1 - GAIN):
         us, best = model, 0
-    schedule = programs[best].schedule
-    entry = Entry(
-        region.op,
-        region.shape,
-        schedule.skeleton.data,
-        {name: schedule.get(name) for name in sorted(schedule.options.data)},
-        round(us, 3),
-        round(measured.bound_us / us, 3),
-        round(model, 3),
-        timer.name,
-        timer.triton,
-    )
+    entry = region.measured(programs[best].schedule, us, measured.bound_us, model, timer.name, timer.triton)
     return Row(region, "measured", entry, (*trial.failures, *failures))
 
 
@@ -167,13 +158,13 @@ def output_path(given: Path | None, arch: str) -> Path:
     return path
 
 
-def plan_table(regions: Iterable[TunableRegion], *, again: bool = False) -> TextTable:
-    """What a run would measure."""
+def plan_table(regions: Iterable[TunableRegion], known: Collection[str] = ()) -> TextTable:
+    """What a run would measure: all but the regions whose keys are `known`."""
     rows = [
         [
             region.key,
             _launches(region),
-            "known" if region.known is not None and not again else "to measure",
+            "known" if region.key in known else "to measure",
             str(len(region.candidates)),
             schedule_text(region.candidates[0]),
         ]
@@ -184,9 +175,15 @@ def plan_table(regions: Iterable[TunableRegion], *, again: bool = False) -> Text
 
 def result_table(rows: Iterable[Row]) -> TextTable:
     """What was measured, and what was known."""
+    rows = list(rows)
     cells = [[row.region.key, _launches(row.region), row.state, *_facts(row.entry)] for row in rows]
-    header = ("region", "launches", "state", "model us", "best us", "gain", "ceiling", "schedule")
-    return TextTable("Regions", header, cells, NUMBERS)
+    header = ["region", "launches", "state", "model us", "best us", "gain", "ceiling", "schedule"]
+    steps = [row.entry.step if row.entry is not None else None for row in rows]
+    if any(steps):
+        header[-1:-1] = STEP_COLUMNS
+        for row, step in zip(cells, steps, strict=True):
+            row[-1:-1] = ["", ""] if step is None else [f"{step[1]:.1f}", f"{step[0]:.1f}"]
+    return TextTable("Regions", tuple(header), cells, NUMBERS)
 
 
 def summary(rows: Sequence[Row], path: Path) -> str:
