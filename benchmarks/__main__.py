@@ -1,5 +1,5 @@
 # pyright: basic
-"""`python -m benchmarks decode | prefill | kernels | accuracy | agreement | traffic | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave.
+"""`python -m benchmarks decode | prefill | kernels | timeline | accuracy | agreement | traffic | ablation | compile | all`: a configuration and shapes enter; a table and a JSON file leave.
 
 `summary` and `picture` read such files.
 """
@@ -120,6 +120,31 @@ def kernels(
 
     with _settings(config, layers, device, dtype, steps, repetitions) as made:
         measured.kernels(made(output), batch=batch, context=context, max_context=max_context, tokens=tokens, quantize=quantize)
+
+
+@app.command()
+def timeline(
+    config: ConfigOption = "llama-3.2-1b",
+    batch: BatchOption = 1,
+    context: ContextOption = 1000,
+    max_context: MaxContextOption = 2048,
+    tokens: Annotated[int | None, typer.Option(min=1, help="The prefill bucket of so many tokens instead.")] = None,
+    quantize: Annotated[str, typer.Option(metavar="KIND", help="Kind of weights: none, int8, int4, fp8.")] = "none",
+    dtype: DtypeOption = "auto",
+    layers: LayersOption = None,
+    device: DeviceOption = "auto",
+    steps: StepsOption = 50,
+    repetitions: RepetitionsOption = 5,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the layer in the middle, as SVG.")] = None,
+    output: OutputOption = None,
+) -> None:
+    """When each launch of a step starts, stops waiting and ends, by the device's clock."""
+    from benchmarks import timeline as measured
+
+    with _settings(config, layers, device, dtype, steps, repetitions) as made:
+        report = measured.timeline(made(output), batch=batch, context=context, max_context=max_context, tokens=tokens, quantize=quantize)
+        if svg is not None:
+            svg.write_text(measured.picture(report.document()), encoding="utf-8")
 
 
 @app.command()
