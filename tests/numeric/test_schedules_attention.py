@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import bf16, f32
 from xdsl.ir import SSAValue
 
 from lamella.dialects.tile import AttendOp, SampleOp
+from lamella.pipeline import PassOptions
 from lamella.semantics import DTYPES
 from lamella.semantics.attention import by_heads
 from tests.numeric.harness import NARROW, Graph, agree, compile_function, i32, numbers
@@ -124,6 +125,19 @@ def test_ragged_attention(heads: int, kv_heads: int, dim: int, block: int, split
     )
     assert compiled.skeletons == ["attend"]
     agree(compiled, batch.given, NARROW["bf16"], rows=batch.real)
+
+
+@pytest.mark.parametrize("lengths", [[(0, 0), (1, 255)], [(1, 255), (0, 0)], [(0, 0), (0, 0), (1, 1)]])
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("split", [False, True])
+def test_one_token_of_several_sequences(lengths: list[tuple[int, int]], group: int, split: bool) -> None:
+    """The programs of sequences without a query store nothing, also where the result has a single row, which all of them would name."""
+    batch = Batch(lengths, heads=2 * group, kv_heads=2, dim=20, block=4, blocks=64)
+    assert batch.given["q"].shape[0] == 1
+    options: PassOptions = {"choose-schedule": {"split-attention": split}}
+    compiled = compile_function(batch.g.returns(batch.attend()), longest_query=1, pass_options=options)
+    assert any("tl.atomic_add" in source for source in compiled.sources.values()) == split
+    agree(compiled, batch.given)
 
 
 def test_what_is_read_early_was_there_before_the_step() -> None:

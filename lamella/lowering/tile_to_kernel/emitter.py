@@ -194,8 +194,11 @@ class Emitter:
             offsets, mask = self.offsets(sizes, place)
             return self.b.named(hint, self.b.load(pointer, offsets, mask))
 
-    def offsets(self, sizes: Sequence[int], place: Place) -> tuple[Operand, SSAValue | None]:
-        """Element offsets and mask of `place` in a row-major matrix of `sizes`; an axis of size 1 stretches."""
+    def offsets(self, sizes: Sequence[int], place: Place, *, stored: bool = False) -> tuple[Operand, SSAValue | None]:
+        """Element offsets and mask of `place` in a row-major matrix of `sizes`; an axis of size 1 stretches.
+
+        What is `stored` keeps the mask of a place of one row: of sequences that share the only row, one has it.
+        """
         assert len(sizes) == 2
         b, rows, cols, width = self.b, place.rows, place.cols, sizes[1]
         if sizes[0] * width > INT32_ELEMENTS and isinstance(rows, SSAValue):
@@ -203,11 +206,12 @@ class Emitter:
         by_row = 0 if sizes[0] == 1 else b.mul(rows, width)
         if isinstance(by_row, SSAValue):
             self.hinted("row_start", by_row)
+        own = stored and place.row_mask is not None and shape(place.row_mask)[:1] == (1,)
         if width == 1 or cols is None:
-            return by_row, None if sizes[0] == 1 else place.row_mask
+            return by_row, None if sizes[0] == 1 and not own else place.row_mask
         # One row is read by all rows of a place, unless each has columns of its own.
         stretched = sizes[0] == 1 and not (len(shape(cols)) == 2 and shape(cols)[0] > 1)
-        mask = b.all_of(None if stretched else place.row_mask, place.col_mask)
+        mask = b.all_of(None if stretched and not own else place.row_mask, place.col_mask)
         return self.hinted("offsets", b.add(by_row, cols)), None if mask is None else self.hinted("mask", mask)
 
     def elsewhere(self, place: Place, cols: SSAValue, col_mask: SSAValue | None = None) -> Place:
@@ -297,7 +301,7 @@ class Emitter:
             if len(sizes) == 1:
                 self.b.store(item.pointer, place.rows, block, place.row_mask)
                 return
-            offsets, mask = self.offsets(sizes, place)
+            offsets, mask = self.offsets(sizes, place, stored=True)
             if sizes[1] == 1 and place.cols is not None and _in_columns(block, place.cols):
                 # A contraction with one row of weights computes columns all the same; the mask leaves the first.
                 offsets, mask = self.b.add(offsets, place.cols), self.b.all_of(place.row_mask, place.col_mask)
