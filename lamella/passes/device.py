@@ -48,7 +48,8 @@ class Device:
     )
     """The share of those rates that tiles of so many tokens by weight rows reach: small ones read more for each product."""
     narrow_share: float = 0.84
-    """What is left of that where a tile is several products of 64 weight rows or fewer each, which read x from shared memory once more."""
+    """What is left of that where a tile is several products of 64 weight rows or fewer each, which read x from shared memory once more: in the step,
+    where power counts (benchmarks/results)."""
     library_bytes: int = 64 << 20
     """What the library keeps for itself: a workspace for the stream that launches run on, and one for the stream that graphs are captured on."""
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 import torch
@@ -25,6 +24,7 @@ from lamella.tools import cli, step_timer
 from lamella.tools.explain import explain
 from lamella.tools.tune import Row, Timing, result_table, summary, tune
 from lamella.tools.tune_steps import Steps, decided, step_gain, tune_in_step
+from tests.numeric.test_tuning_candidates import Clock
 from tests.unit.test_tuning import ARCH, SMALL, TINY, Wooden, few_regions
 
 OFF = {"choose-schedule": {"tuning": "off"}}
@@ -159,22 +159,6 @@ def test_a_file_keeps_the_times_of_steps(tmp_path: Path) -> None:
 
 
 # On a CPU's clock
-
-
-class Clock:
-    """A CUDA event on the clock of the host."""
-
-    def __init__(self, *, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.time = perf_counter()
-
-    def synchronize(self) -> None:
-        assert self.time
-
-    def elapsed_time(self, end: Clock) -> float:
-        return (end.time - self.time) * 1e3
 
 
 class Referee(ReferenceExecutor):
