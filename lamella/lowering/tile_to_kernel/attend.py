@@ -8,26 +8,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, f32, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import f32
+from xdsl.ir import SSAValue
 
 from lamella.dialects import kernel
 from lamella.dialects.attributes import element_type_of, shape_of
 from lamella.dialects.kernel.types import element_type, shape
-from lamella.dialects.messages import subject
 from lamella.dialects.score_modifiers import ScoreModifiers
-from lamella.dialects.tile import AttendMergeOp, AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
-from lamella.errors import PassError
+from lamella.dialects.tile import AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
 from lamella.lowering.kernel_builder import KernelBuilder
-from lamella.lowering.tile_to_kernel.divided_grid import by_the_last
+from lamella.lowering.tile_to_kernel.attend_chunks import LOG2_E, QueryRows, Rows, merge_last, store_partial
+from lamella.lowering.tile_to_kernel.cache_tiles import KEYS, VALUES, CacheTile, CacheTiles, Loaded
 from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
-from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.scalars import tanh
-
-LOG2_E = math.log2(math.e)
-
-MERGED_ELEMENTS = 4096
-"""Elements of partial results that each warp of the merging program holds at once: 128 a thread."""
 
 
 def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_query: int) -> tuple[kernel.FuncOp, tuple[int, int, int]]:
@@ -117,9 +110,9 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
             loop.yields(*_attend_tile(scoring, q, following, following.load(KEYS), None, (best, total, acc)))
         best, total, acc = loop.results
         if isinstance(op, AttendPartialOp):
-            _store_partial(e, op, (best, total, acc), r, chunk, d, d_mask)
+            store_partial(e, op, (best, total, acc), r, chunk, d, d_mask)
             program = b.add(b.mul(b.add(b.mul(sequence, tiles), tile), kv_heads), kv_head)
-            _merge_last(e, op, queries_of, program, b.sub(last, origin), block_t)
+            merge_last(e, op, queries_of, program, b.sub(last, origin), block_t)
         else:
             if longest_query > 1:
                 # Where the rows go is worked out again, from lengths that are read again: it would take registers through the loops.
@@ -137,109 +130,6 @@ def _queries_of(e: Emitter, op: AttendOp | AttendPartialOp, sequence: SSAValue, 
     b = e.b
     start = b.named("start", b.load(e.pointers[op.query_start], sequence, cache=cache))
     return start, b.named("length", b.sub(b.load(e.pointers[op.query_start], b.add(sequence, 1), cache=cache), start))
-
-
-KEYS, VALUES = 0, 1
-"""The two halves of a block of the cache."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Keys [D, T] or values [T, D] as they lie in a cache, and of float8 the scale of each of the T."""
-
-    which: int
-    block: SSAValue
-    scale: SSAValue | None
-
-    def unless(self, other: Loaded, mask: SSAValue, b: KernelBuilder) -> Loaded:
-        """These where `mask` is true, `other` elsewhere."""
-        name = ("keys", "values")[self.which]
-        block = b.named(name, b.where(b.expand(mask, self.which), self.block, other.block))
-        if self.scale is None or other.scale is None:
-            return Loaded(self.which, block, None)
-        return Loaded(self.which, block, b.named(f"scale_of_{name}", b.where(mask, self.scale, other.scale)))
-
-    def widened(self, element: Attribute, b: KernelBuilder) -> SSAValue:
-        """The numbers in `element`, in which those of float8 are exact."""
-        if self.scale is None:
-            return self.block
-        # From f16 to bf16 there is only a slow instruction for one number; from f32 one for two.
-        wide = b.cast(self.block, f32) if isinstance(element, BFloat16Type) else self.block
-        return b.cast(wide, element)
-
-    def mixed(self, p: SSAValue, element: Attribute, acc: SSAValue, b: KernelBuilder) -> SSAValue:
-        """`acc` with these values added, times probabilities p [rows, T] and their scales."""
-        if self.scale is None:
-            return b.dot(b.cast(p, element), self.block, acc)
-        scale, values = self.scale, self.widened(element, b)
-        if not isinstance(element, Float16Type):
-            return b.dot(b.cast(b.mul(p, b.expand(scale, 0)), element), values, acc)
-        # Probabilities times scales would vanish in f16: scales are taken relative to the tile's largest, which multiplies the sums.
-        top = b.named("top_scale", b.maximum(b.reduce(scale, "max", 0), SMALLEST_SCALE))
-        products = b.dot(b.cast(b.mul(p, b.expand(b.div(scale, top), 0)), element), values)
-        return b.add(acc, b.mul(products, top))
-
-
-SMALLEST_SCALE = 2.0**-120
-"""What scales of a tile are divided by at least."""
-
-
-@dataclass(frozen=True)
-class CacheTiles:
-    """Where a program reads the cache: its sequence and key/value head, `size` positions at a time."""
-
-    e: Emitter
-    op: AttendOp | AttendPartialOp
-    size: int
-    sequence: SSAValue
-    kv_head: SSAValue
-    d: SSAValue
-    d_mask: SSAValue | None
-    turned: bool
-    """Whether keys are loaded as they lie, [T, D], and turned: with many queries that leaves more registers, with one it costs a copy."""
-
-    def at(self, first: SSAValue, high: SSAValue | None = None, *, inside: bool = False) -> CacheTile:
-        """The positions from `first` on, below `high` where that is given: their blocks are looked up in the table, which has entries
-        for all of them where they lie `inside`."""
-        b, op = self.e.b, self.op
-        t = b.named("t", b.add(b.arange(self.size), first))
-        t_mask = None if high is None else b.lt(t, high)
-        block_size = shape_of(op.cache)[3]
-        entry = b.add(b.mul(self.sequence, shape_of(op.block_table)[1]), b.floordiv(t, block_size))
-        there = None if inside else t_mask
-        block = b.load(self.e.pointers[op.block_table], entry, there, None if there is None else 0)
-        number = b.named("number", b.cast(block, i64))
-        return CacheTile(self, t, t_mask, number, b.cast(b.mod(t, block_size), i64))
-
-
-@dataclass(frozen=True)
-class CacheTile:
-    """Positions of a sequence, which of them are there (None: all), and the block and slot of each."""
-
-    tiles: CacheTiles
-    t: SSAValue
-    t_mask: SSAValue | None
-    number: SSAValue
-    slot: SSAValue
-
-    def load(self, which: int, mask: SSAValue | None = None, *, settled: bool = False) -> Loaded:
-        """Keys [D, T] or values [T, D] of the positions, 0 where `mask` is false; `settled` as for `kernel.load`."""
-        e, op, b = self.tiles.e, self.tiles.op, self.tiles.e.b
-        turned = which == KEYS and self.tiles.turned
-        across, along = (0, 1) if which == KEYS and not turned else (1, 0)
-        block_size, dim = shape_of(op.cache)[3], python_int(op.head_dim)
-        cell = b.add(b.mul(b.add(b.mul(self.number, 2), which), python_int(op.kv_heads)), b.cast(self.tiles.kv_head, i64))
-        slot = b.add(b.mul(cell, block_size), self.slot)
-        offsets = b.add(b.expand(b.mul(slot, dim), across), b.expand(b.cast(self.tiles.d, i64), along))
-        there, d_mask = b.all_of(self.t_mask, mask), self.tiles.d_mask
-        both = b.all_of(None if there is None else b.expand(there, across), None if d_mask is None else b.expand(d_mask, along))
-        name = ("keys" if which == KEYS else "values") if mask is None else f"{'old' if settled else 'new'}_{('keys', 'values')[which]}"
-        block = b.named(name, b.load(e.pointers[op.cache], offsets, both, None if both is None else 0.0, settled=settled))
-        block = b.trans(block) if turned else block
-        if op.scales is None:
-            return Loaded(which, block, None)
-        scale = b.load(e.pointers[op.scales], slot, there, None if there is None else 0.0, settled=settled)
-        return Loaded(which, block, b.named(f"scale_of_{name}", scale))
 
 
 @dataclass(frozen=True)
@@ -316,113 +206,6 @@ def _attend_tile(
     found = at.load(VALUES) if values is None else values
     new_acc = found.mixed(p, element, b.mul(acc, b.expand(shrink, 1)), b)
     return new_best, new_total, b.named("new_acc", new_acc)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a program of attention: the query, token and head of each, and whether there is such a query."""
-
-    query: SSAValue
-    token: SSAValue
-    head: SSAValue
-    real: SSAValue
-
-    def place(self, b: KernelBuilder, d: SSAValue, d_mask: SSAValue | None, dim: int) -> Place:
-        """The columns `d` of the heads of these rows."""
-        rows, row_mask = b.named("rows", b.expand(self.token, 1)), b.named("real", b.expand(self.real, 1))
-        columns = b.add(b.mul(b.expand(self.head, 1), dim), b.expand(d, 0))
-        return Place(rows, columns, row_mask, None if d_mask is None else b.expand(d_mask, 0))
-
-
-@dataclass(frozen=True)
-class QueryRows:
-    """The rows of one program: `queries` queries from tile `tile` of a sequence, times the `group` heads that share a key/value head."""
-
-    b: KernelBuilder
-    tile: SSAValue
-    kv_head: SSAValue
-    start: SSAValue
-    length: SSAValue
-    queries: int
-    group: int
-
-    def at(self, r: SSAValue) -> Rows:
-        """The rows of numbers `r`, a vector."""
-        b = self.b
-        if self.queries == 1:
-            query, of_group = b.broadcast(self.tile, shape(r)), r
-        else:
-            query, of_group = b.add(b.mul(self.tile, self.queries), b.floordiv(r, self.group)), b.mod(r, self.group)
-        query = b.named("query", query)
-        head = b.named("head", b.add(b.mul(self.kv_head, self.group), of_group))
-        real = b.lt(query, self.length)
-        if self.queries * self.group != shape(r)[0]:
-            real = b.and_(real, b.lt(r, self.queries * self.group))
-        return Rows(query, b.add(query, self.start), head, real)
-
-
-def _store_partial(
-    e: Emitter,
-    op: AttendPartialOp,
-    state: tuple[SSAValue, SSAValue, SSAValue],
-    r: Rows,
-    chunk: SSAValue,
-    d: SSAValue,
-    d_mask: SSAValue | None,
-) -> None:
-    """Leaves this program's chunk in memory."""
-    b, (best, total, acc) = e.b, state
-    heads, dim, splits = python_int(op.heads), python_int(op.head_dim), python_int(op.splits)
-    pointer = {item.value: item.pointer for item in e.stores}
-    cell = b.named("cell", b.add(b.mul(b.add(b.mul(r.token, heads), r.head), splits), chunk))
-    b.store(pointer[op.max], cell, b.mul(best, 1.0 / LOG2_E), r.real)
-    b.store(pointer[op.sum], cell, total, r.real)
-    mask = b.all_of(b.expand(r.real, 1), None if d_mask is None else b.expand(d_mask, 0))
-    b.store(pointer[op.acc], b.add(b.mul(b.expand(cell, 1), dim), b.expand(d, 0)), acc, mask)
-
-
-def _merge_last(e: Emitter, partial: AttendPartialOp, queries: QueryRows, program: SSAValue, seen: SSAValue, block_t: int) -> None:
-    """The last of the programs that share `program` puts the chunks of all on their common maximum, adds and normalizes them.
-
-    Chunks without a tile of the `seen` positions are not read.
-    """
-    op = next((o for o in e.block.ops if isinstance(o, AttendMergeOp)), None)
-    if op is None or op.arrivals is None:
-        raise PassError("partial results without a counted merge", where=subject(e.fused))
-    b, arrivals = e.b, e.pointers[op.arrivals]
-    heads, dim, splits = python_int(partial.heads), python_int(partial.head_dim), python_int(partial.splits)
-    pointer = {item.value: item.pointer for item in e.stores}
-    block_d, rows = 1 << max(0, dim - 1).bit_length(), 1 << max(0, queries.queries * queries.group - 1).bit_length()
-    block_r = min(rows, max(1, e.schedule.get("warps") * MERGED_ELEMENTS // (splits * block_d)))
-    with b.source(source_of(op)), by_the_last(e, arrivals, program, splits), b.for_(0, rows, block_r) as loop, e.scope():
-        r = queries.at(b.add(b.arange(block_r), loop.index))
-        p, d = b.arange(splits), b.arange(block_d)
-        d_mask = None if block_d == dim else b.lt(d, dim)
-        there = b.named("there", b.expand(b.lt(b.mul(p, block_t), b.maximum(seen, 1)), 1))
-        cell = b.named("cells", b.mul(b.add(b.mul(r.token, heads), r.head), splits))
-        # Columns of all heads side by side: threads share them out, and each adds up the chunks of its own. What takes longest is asked for first.
-        width = block_r * block_d
-        c = b.arange(width)
-        of, column = queries.at(b.add(b.floordiv(c, block_d), loop.index)), b.mod(c, block_d)
-        mask = b.expand(of.real if d_mask is None else b.and_(of.real, b.lt(column, dim)), 0)
-        columns = b.add(b.mul(b.add(b.mul(of.token, heads), of.head), splits * dim), column)
-        offsets = b.add(b.expand(columns, 0), b.expand(b.mul(p, dim), 1))
-        acc = b.named("parts", b.load(pointer[partial.acc], offsets, b.and_(mask, there), 0.0, cache="cg"))
-        b.barrier()  # or the compiler waits for what follows before it asks for those
-        real = b.and_(b.expand(r.real, 0), there)
-        cells = b.add(b.expand(cell, 0), b.expand(p, 1))
-        best = b.where(there, b.load(pointer[partial.max], cells, real, 0.0, cache="cg"), -math.inf)
-        total = b.load(pointer[partial.sum], cells, real, 1.0, cache="cg")
-        weight = b.named("weight", b.exp(b.sub(best, b.expand(b.reduce(best, "max", 0), 0))))
-        whole = b.named("whole", b.reduce(b.mul(weight, total), "sum", 0))
-        spread = b.reshape(b.broadcast(b.expand(weight, 2), (splits, block_r, block_d)), (splits, width))
-        mixed = b.reshape(b.reduce(b.mul(acc, spread), "sum", 0), (block_r, block_d))
-        mixed = b.div(mixed, b.expand(whole, 1))
-        place = r.place(b, d, d_mask, dim)
-        e.define(op.result, place, b.named("mixed", mixed))
-        for item in e.stores:
-            if item.value.owner is not partial:
-                e.store(item, place)
 
 
 def _slopes(b: KernelBuilder, head: SSAValue, heads: int, alibi: float) -> SSAValue:
