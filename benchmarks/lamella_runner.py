@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from lamella import api
 from lamella.errors import PromptError
 from lamella.program import Shape, compile_model
 from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
-from lamella.runtime.manifest import Bucket, Manifest
+from lamella.runtime.manifest import Bucket
 from lamella.runtime.weights import load_weights
 from lamella.tools.step_inputs import fill_caches, step_inputs
+from lamella.tools.step_timer import recipe
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def on_same_weights(model: api.Model, shapes: Sequence[Shape], *, max_context: i
     program = compile_model(model.opened.config, shapes, dtype=before.dtype, max_context=max_context, kernels=on_gpu)
     manifest = program.manifest
     assert manifest is not None
-    same = _recipe(manifest) == _recipe(before)
+    same = recipe(manifest) == recipe(before)
     weights = executor.memory.weights if same else load_weights(manifest, model.opened.source, executor.device)
     made = make_executor(
         manifest,
@@ -101,11 +101,6 @@ def on_same_weights(model: api.Model, shapes: Sequence[Shape], *, max_context: i
     )
     made.prepare()
     return api.Model(model.opened, program, made, {})
-
-
-def _recipe(manifest: Manifest) -> str:
-    """How the weights of a program are made."""
-    return json.dumps(manifest.to_json()["weights"], sort_keys=True)
 
 
 def decode_step(model: api.Model, context: int, launches: int, seed: int = 0, *, steps: int = 1, bucket: Bucket | None = None) -> Step:

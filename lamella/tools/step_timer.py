@@ -22,7 +22,7 @@ from lamella.runtime.manifest import Bucket, Manifest
 from lamella.runtime.memory import Memory, reserve
 from lamella.runtime.weights import make_constants
 from lamella.tools.step_inputs import fill_caches, step_inputs
-from lamella.tools.tune import Timing
+from lamella.tools.tune import Timing, in_a_line
 
 ROUNDS = 7
 """In which each program is measured once; the median counts, so that a drift of clocks meets all alike."""
@@ -94,8 +94,8 @@ class GpuStepTimer:
                 executor.prepare()
             except Exception as error:  # Triton and its assembler raise many classes
                 if i == 0:
-                    raise DeviceError("today's step does not run", got=f"{type(error).__name__}: {error}") from error
-                failures[i] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                    raise DeviceError("today's step does not run", got=in_a_line(error)) from error
+                failures[i] = in_a_line(error)
                 continue
             made[i] = executor
         return made

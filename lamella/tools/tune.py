@@ -150,6 +150,11 @@ def measure(trial: Trial, timer: Timer) -> Row:
     return Row(region, "measured", entry, (*trial.failures, *failures))
 
 
+def in_a_line(error: Exception) -> str:
+    """Why a schedule cannot run, as a row of a table says it."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def output_path(given: Path | None, arch: str) -> Path:
     """The file to extend: the one that was asked for, else the user's. Raises PassError for a user without a home."""
     path = given if given is not None else user_file(arch)

@@ -49,12 +49,11 @@ class Steps:
     entries: Mapping[str, Entry]
     """By key."""
 
-    def compile(self, bucket: str, entry: Entry | None) -> Program:
+    def compile(self, bucket: str, entry: Entry) -> Program:
         """A step in which the regions of `entry` have its schedule, and all others what is known of them. Raises PassError."""
-        entries = {**self.entries, **({} if entry is None else {entry.key: entry})}
         with TemporaryDirectory(prefix="lamella-step-") as folder:
             file = Path(folder) / f"{self.arch}.json"
-            write_entries(file, self.arch, entries.values())
+            write_entries(file, self.arch, self.knowing(entry).entries.values())
             own = {**self.pass_options.get("choose-schedule", {}), "tuning": str(file)}
             return compile_model(
                 self.opened.config,

@@ -29,7 +29,7 @@ from lamella.runtime.memory import Memory
 from lamella.runtime.weights import make_constants
 from lamella.semantics import DTYPES
 from lamella.tools.costs import launch_cost
-from lamella.tools.tune import Measured, Timing
+from lamella.tools.tune import Measured, Timing, in_a_line
 
 LEAST_EXECUTIONS = 20
 """Of a region in a timed graph, lest its start count."""
@@ -243,7 +243,7 @@ def prepare(bench: Bench) -> dict[int, str]:
             bench.executor.prepare([once])
             bench.executor.prepare([bucket])
         except Exception as error:  # Triton and its assembler raise many classes
-            failures[number] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            failures[number] = in_a_line(error)
     return failures
 
 

@@ -100,7 +100,7 @@ def test_what_is_fastest_by_itself_loses_where_the_step_says_so(tmp_path: Path) 
     assert row.entry is not None and row.entry.options == alone.options
     assert row.entry.step == pytest.approx((100.0 * 0.9 ** launches(region), 100.0))
     # Today's, which is the measured one, comes first: what cannot run is only an error there.
-    assert slower.seen[0][0] == chosen(steps({alone.key: alone}).compile("t1", None))
+    assert slower.seen[0][0] == chosen(steps().compile("t1", alone))
 
 
 def launches(region: TunableRegion) -> int:

@@ -61,7 +61,7 @@ def lower_attend(fused: FusedOp, name: str, schedule: ScheduleAttr, longest_quer
         last = context if modifiers.bidirectional else last
         first_query = b.add(b.sub(context, length), b.mul(tile, queries))
         origin = _origin(b, op, b.sub(context, length), block_t)
-        low = _first_seen(b, op, b.constant(0), first_query)
+        low = _first_seen(b, op, first_query)
         if splits > 1:
             # Chunks take turns, a tile each: where the first one lies does not depend on the context, and none is more than a tile longer than another.
             turn = chunk
@@ -236,10 +236,8 @@ def _with_sinks(
 
 def _origin(b: KernelBuilder, op: AttendOp | AttendPartialOp, position: SSAValue, tile: int) -> SSAValue:
     """Where the chunks of a sequence start: the first position that its first query, at `position`, sees, in whole tiles."""
-    zero = b.constant(0)
-    if op.window is None:
-        return zero
-    return b.named("origin", b.mul(b.floordiv(_first_seen(b, op, zero, position), tile), tile))
+    first = _first_seen(b, op, position)
+    return first if op.window is None else b.named("origin", b.mul(b.floordiv(first, tile), tile))
 
 
 def _first_turn(b: KernelBuilder, tile: SSAValue, chunk: SSAValue, splits: int) -> SSAValue:
@@ -248,6 +246,7 @@ def _first_turn(b: KernelBuilder, tile: SSAValue, chunk: SSAValue, splits: int) 
     return b.add(chunk, b.mul(b.floordiv(b.add(behind, splits - 1), splits), splits))
 
 
-def _first_seen(b: KernelBuilder, op: AttendOp | AttendPartialOp, low: SSAValue, position: SSAValue) -> SSAValue:
-    """The first position from `low` on that a query at or after `position` sees."""
-    return low if op.window is None else b.maximum(low, b.add(b.sub(position, op.window.value.data), 1))
+def _first_seen(b: KernelBuilder, op: AttendOp | AttendPartialOp, position: SSAValue) -> SSAValue:
+    """The first position that a query at or after `position` sees."""
+    zero = b.constant(0)
+    return zero if op.window is None else b.maximum(zero, b.add(b.sub(position, op.window.value.data), 1))
