@@ -69,7 +69,8 @@ def figures(document: Document) -> Iterator[Figure]:
     for section, part in parts(document):
         kind = part["benchmark"]
         for row in part["rows"]:
-            name = f"{row['name']}, {row['tokens']} tokens" if kind == "start" else row["name"]
+            # What did not run says so, and has no size.
+            name = f"{row['name']}, {row['tokens']} tokens" if "tokens" in row and kind == "start" else row["name"]
             for key, quantity in (("ms", "ms"), ("us", "us"), ("seconds", "seconds"), ("library_us", "us"), ("bound_share", "share")):
                 if isinstance(row.get(key), int | float):
                     label = {"library_us": f"{name}: {row.get('library')}", "bound_share": f"{name}: share of the bound"}.get(key, name)
