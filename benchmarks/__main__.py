@@ -28,6 +28,13 @@ MaxContextOption = Annotated[int, typer.Option(min=1, help="Tokens a sequence ha
 StepsOption = Annotated[int, typer.Option(min=1, help="Launches of one measurement.")]
 RepetitionsOption = Annotated[int, typer.Option(min=1, help="Measurements; their median counts.")]
 OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="JSON file to write.")]
+KindsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND,…",
+        help="Weights of these kinds too: int8, int4, fp8, or int8+int8, fp8+fp8, where what they are multiplied by is in eight bits; or none.",
+    ),
+]
 PEERS = "eager,compile,compile-max"
 PeersOption = Annotated[
     str,
@@ -54,7 +61,8 @@ def decode(
     max_context: MaxContextOption = 2048,
     dtype: DtypeOption = "auto",
     peers: PeersOption = PEERS,
-    quantize: Annotated[str, typer.Option(metavar="KIND,…", help="Weights of these kinds too: int8, int4, fp8; or none.")] = "none",
+    quantize: KindsOption = "none",
+    kv_cache: Annotated[Literal["auto", "fp8"], typer.Option(help="Element type of keys and values of Lamella's rows.")] = "auto",
     steps_per_replay: Annotated[int, typer.Option(min=1, help="Graphs of so many steps too.")] = 1,
     layers: LayersOption = None,
     device: DeviceOption = "auto",
@@ -73,6 +81,7 @@ def decode(
             max_context=max_context,
             peers=_list(peers),
             quantize=[kind for kind in _list(quantize) if kind != "none"],
+            kv_cache=kv_cache,
             steps_per_replay=steps_per_replay,
         )
 
@@ -84,6 +93,7 @@ def prefill(
     max_context: MaxContextOption = 2048,
     dtype: DtypeOption = "auto",
     peers: PeersOption = PEERS,
+    quantize: KindsOption = "none",
     layers: LayersOption = None,
     device: DeviceOption = "auto",
     steps: StepsOption = 10,
@@ -97,7 +107,8 @@ def prefill(
     with _settings(config, layers, device, dtype, steps, repetitions) as made:
         for count in lengths:
             file = output if output is None or len(lengths) == 1 else output.with_stem(f"{output.stem}-{count}")
-            speed.prefill(made(file), tokens=count, max_context=max(max_context, count), peers=_list(peers))
+            kinds = [kind for kind in _list(quantize) if kind != "none"]
+            speed.prefill(made(file), tokens=count, max_context=max(max_context, count), peers=_list(peers), quantize=kinds)
 
 
 @app.command()

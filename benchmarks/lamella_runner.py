@@ -60,11 +60,13 @@ def load(
     sequences: int = 1,
     seed: int = 0,
     quantize: str = "none",
+    kv_cache: str = "auto",
     steps_per_replay: int = 1,
     graphs: bool = True,
 ) -> api.Model:
     """The model with random weights and a cache for `sequences` of `max_context` tokens; graphs of `steps_per_replay` decode steps, or with
-    `graphs` off one launch after the other."""
+    `graphs` off one launch after the other. `quantize` is a kind of weights, or one and the kind of what they are multiplied by: `int8+int8`."""
+    weights, _, activations = quantize.partition("+")
     # Whole blocks a sequence: decode_inputs gives each its own.
     cache_tokens = sequences * -(-max_context // 16) * 16
     return api.load(
@@ -75,7 +77,9 @@ def load(
         buckets=shapes,
         max_context=max_context,
         cache_tokens=cache_tokens,
-        quantize=quantize,
+        quantize=weights,
+        activations=activations or "none",
+        kv_cache=kv_cache,
         steps_per_replay=steps_per_replay,
         graphs=graphs,
     )

@@ -117,13 +117,14 @@ def timed(timing: Timing) -> Mapping[str, float | int]:
 def compare(report: Report) -> None:
     """Notes the best peer of the rows, how many times longer it takes than Lamella, and each row's share of the bound.
 
-    Rows with packed weights have their own bound, `floor_ms` of Lamella's, and Lamella's its own best peer, `best_peer` and `peer_ratio`.
+    Rows with packed weights may have their own bound, `floor_ms` of Lamella's (None: none is known), and Lamella's its own best peer, `best_peer` and `peer_ratio`.
     """
     measured = [row for row in report.rows if "ms" in row]
     ours = {row.get("weights", "none"): row for row in reversed(measured) if row["name"].startswith("lamella")}
     for row in measured:
         same = ours.get(row.get("weights", "none"), row)
-        row["bound_share"] = row.get("floor_ms", same.get("floor_ms", report.facts["floor_ms"])) / row["ms"]
+        floor = row.get("floor_ms", same.get("floor_ms", report.facts["floor_ms"]))
+        row["bound_share"] = None if floor is None else floor / row["ms"]
         if "none" in ours and row is not ours["none"]:
             row["ratio"] = row["ms"] / ours["none"]["ms"]
     plain: dict[str, Any] = {"best_peer": None, "ratio": None}

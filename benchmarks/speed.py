@@ -34,15 +34,17 @@ def decode(
     max_context: int,
     peers: Sequence[str],
     quantize: Sequence[str] = (),
+    kv_cache: str = "auto",
     steps_per_replay: int = 1,
 ) -> Report:
     """Milliseconds a token of each of `batch` sequences, from `context` tokens on. Raises LamellaError.
 
-    Beside the model as it is, those of `quantize`; and where `steps_per_replay` is more than 1, graphs of so many steps.
+    Beside the model as it is, those of `quantize`; and where `steps_per_replay` is more than 1, graphs of so many steps. All with that `kv_cache`.
     """
     plans(peers, "explicit")
     opened = open_model(settings.config, random_weights=0)
     report = decode_report(settings, batch, context, max_context)
+    report.note(kv_cache=kv_cache)
     report.note(read_bandwidth=read_bandwidth(settings.device))
     release()
 
@@ -56,6 +58,7 @@ def decode(
                 max_context=max_context,
                 sequences=batch,
                 quantize=kind,
+                kv_cache=kv_cache,
                 steps_per_replay=steps,
             )
         decode_row(report, settings, model, model.executor.manifest.buckets[0], context, kind=kind, steps=steps)
@@ -134,18 +137,27 @@ def print_decode(report: Report) -> None:
     _print_ratio(report)
 
 
-def prefill(settings: Settings, *, tokens: int, max_context: int, peers: Sequence[str]) -> Report:
-    """Milliseconds of a fresh prompt of `tokens` tokens. Raises LamellaError."""
+def prefill(settings: Settings, *, tokens: int, max_context: int, peers: Sequence[str], quantize: Sequence[str] = ()) -> Report:
+    """Milliseconds of a fresh prompt of `tokens` tokens, beside the model as it is of those of `quantize`. Raises LamellaError."""
     plans(peers, "sdpa", decoding=False)
     opened = open_model(settings.config, random_weights=0)
     report = prefill_report(settings, tokens, max_context)
-    with cold_compilation():
-        model = load(settings.config, [Shape.prefill(tokens)], device=settings.device, dtype=settings.dtype, max_context=max_context)
-    report.note(matmul_rate=matmul_rate(settings.device, DTYPES[model.executor.manifest.dtype]))
-    release()
-    prefill_row(report, settings, model, model.executor.manifest.buckets[0])
-    del model
-    release()
+    for kind in ("none", *quantize):
+        with cold_compilation():
+            model = load(
+                settings.config,
+                [Shape.prefill(tokens)],
+                device=settings.device,
+                dtype=settings.dtype,
+                max_context=max_context,
+                quantize=kind,
+            )
+        if kind == "none":
+            report.note(matmul_rate=matmul_rate(settings.device, DTYPES[model.executor.manifest.dtype]))
+            release()
+        prefill_row(report, settings, model, model.executor.manifest.buckets[0], kind)
+        del model
+        release()
     prefill_peers(report, settings, opened, peers)
     print_prefill(report)
     return report
@@ -157,15 +169,23 @@ def prefill_report(settings: Settings, tokens: int, max_context: int) -> Report:
     return Report("prefill", settings.device, facts, settings.output)
 
 
-def prefill_row(report: Report, settings: Settings, model: api.Model, bucket: Bucket) -> None:
-    """The row of Lamella, and the bound."""
+def prefill_row(report: Report, settings: Settings, model: api.Model, bucket: Bucket, kind: str = "none") -> None:
+    """A row of Lamella: `lamella`, `lamella int8` (weights of that kind). The plain one gives the report its bound, at whose rate bytes are not multiplied."""
     manifest = model.executor.manifest
     report.note(**settings.facts(model.opened.config, manifest.dtype, **report.facts["shape"]))
     step = prefill_step(model, bucket)
     timing = measure(step, settings.device, launches=settings.steps, repetitions=settings.repetitions, seconds=settings.seconds)
     flops = step_flops(manifest, bucket)
-    report.note(bound="matmul rate", flops=flops, floor_ms=flops * 1e3 / report.facts["matmul_rate"])
-    report.add(name="lamella", **timed(timing), compile_seconds=model.seconds.get("compile"), kernel_launches=len(bucket.launches))
+    if kind == "none":
+        report.note(bound="matmul rate", flops=flops, floor_ms=flops * 1e3 / report.facts["matmul_rate"])
+    report.add(
+        name="lamella" if kind == "none" else f"lamella {kind}",
+        **timed(timing),
+        compile_seconds=model.seconds.get("compile"),
+        kernel_launches=len(bucket.launches),
+        **({} if kind == "none" else {"weights": kind}),
+        **({"floor_ms": None} if "+" in kind else {}),
+    )
     compare(report)
 
 

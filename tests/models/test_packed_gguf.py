@@ -171,6 +171,26 @@ def test_a_table_of_two_levels_is_looked_up_and_multiplied(prompt: list[int], tm
         torch.testing.assert_close(found[name], found["none reference"], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("head", ["q8_0", "q4_1", ""])
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-4), ("float16", 5e-3), ("bfloat16", 2e-2)])
+def test_blocks_on_a_gpu(dtype: str, limit: float, head: str, tmp_path: Path) -> None:
+    """Every number of tokens a step gives the logits of the reference executor, scales of scales among the weights."""
+    file = mixed_file(tmp_path / "m.gguf", head)
+    pieces, ids = (1, 2, 4, 9, 20, 40), torch.randint(3, 50, (40,), generator=torch.Generator().manual_seed(1)).tolist()
+    options = {"dtype": dtype, "max_context": 64, "buckets": [1, *(Shape(n, 1, n, n) for n in pieces if n > 1)], "quantize": "keep"}
+    reference = lamella.load(file, device="cpu", executor="reference", **options)
+    tried = lamella.load(file, device="cuda", **options)
+    for tokens in pieces:
+        found = []
+        for model in (reference, tried):
+            model.session.prefill_buckets = [b for b in model.executor.manifest.buckets if b.tokens == tokens > 1]
+            found.append(model.session.forward_logits(ids).float().cpu())
+        expected, got = found
+        error = ((got - expected).square().mean() / expected.square().mean()).sqrt().item()
+        assert error < limit, f"{tokens} tokens a step: {error:.2e}"
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     config = Path(__file__).parent / "no.json"
     opened = open_model(write_gguf(tmp_path / "m.gguf"))

@@ -242,6 +242,25 @@ def test_prefill_command_writes_one_file_a_length(tmp_path: Path) -> None:
         assert found["shape"]["tokens"] == tokens and found["floor_ms"] == pytest.approx(found["flops"] * 1e3 / found["matmul_rate"])
 
 
+def test_bytes_times_bytes_have_rows_but_no_bound(tmp_path: Path) -> None:
+    """The rate of floats bounds weights in few bits, which become floats; it says nothing of products of bytes."""
+    run(tmp_path, "prefill", *SHORT, "--tokens", "8", "--peers", "none", "--quantize", "int4,int8+int8")
+    found = json.loads((tmp_path / "new" / "result.json").read_text())
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["lamella", "lamella int4", "lamella int8+int8"]
+    assert rows["lamella int4"]["bound_share"] == pytest.approx(found["floor_ms"] / rows["lamella int4"]["ms"])
+    assert rows["lamella int8+int8"]["bound_share"] is None and rows["lamella int8+int8"]["ratio"] > 0
+
+
+def test_decode_with_a_cache_of_bytes(tmp_path: Path) -> None:
+    arguments = (*SHORT, "--context", "20", "--peers", "none", "--quantize", "fp8+fp8")
+    found, _ = run(tmp_path, "decode", *arguments)
+    narrow, _ = run(tmp_path, "decode", *arguments, "--kv-cache", "fp8")
+    assert found["kv_cache"] == "auto" and narrow["kv_cache"] == "fp8"
+    assert narrow["bytes"]["cache"] < found["bytes"]["cache"] and narrow["bytes"]["weights"] == found["bytes"]["weights"]
+    assert [row["name"] for row in narrow["rows"]] == ["lamella", "lamella fp8+fp8"]
+
+
 def test_kernels_command(tmp_path: Path) -> None:
     found, _ = run(tmp_path, "kernels", *SHORT, "--context", "20")
     manifest = manifest_of(Shape.decode(), "f32", layers=1)
