@@ -82,6 +82,7 @@ class Model:
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
         seed: int = 0,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
@@ -103,7 +104,7 @@ class Model:
         from lamella.runtime.text import Completion
 
         ids = encode(self.opened, prompt, chat=chat, system=system, tools=tools)
-        sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
         tokenizer = self.opened.tokenizer
         if tokenizer is not None and not tokenizer.loads and not stop:
             tokenizer = None  # ids were given, and ids are the answer

@@ -358,8 +358,8 @@ class Step:
         logits = self.soft_cap(self.scale(logits, config.logit_scale, "lm_head.scale"), config.logit_cap, "lm_head.cap")
         position = self.emit(GatherRowsOp(inputs["positions"], inputs["logit_rows"], loc="sample.position"), "position")
         position = self.emit(AdvanceOp(position, loc="sample.position"), "position")
-        temperature, top_k, top_p, seed = (inputs[name] for name in ("temperature", "top_k", "top_p", "seed"))
-        token = self.emit(SampleOp(logits, temperature, top_k, top_p, seed, position, loc="sample"), "next")
+        temperature, top_k, top_p, min_p, seed = (inputs[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed"))
+        token = self.emit(SampleOp(logits, temperature, top_k, top_p, min_p, seed, position, loc="sample"), "next")
         self.builder.insert(ReturnOp(logits, token, *caches))
 
 

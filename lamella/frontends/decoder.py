@@ -27,6 +27,7 @@ INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
     "temperature": (f32, ("R",)),
     "top_k": (i32, ("R",)),
     "top_p": (f32, ("R",)),
+    "min_p": (f32, ("R",)),
     "seed": (i32, ("R",)),
 }
 """The inputs of a decoder's step before its caches: element type and named dimensions."""

@@ -47,6 +47,7 @@ class GenerationDefaults:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
 
 def read_config(path: Path) -> tuple[ModelConfig, bool]:
@@ -93,8 +94,11 @@ def read_generation(folder: Path, config: ModelConfig) -> GenerationDefaults:
     top_p = fields.number("top_p") if fields.has("top_p") else None
     if top_p is not None and top_p > 1:
         raise fields.error("field top_p is out of range", "a number above 0, at most 1", top_p)
+    min_p = 0.0 if fields.values.get("min_p") == 0 else fields.number("min_p") if fields.has("min_p") else None
+    if min_p is not None and min_p > 1:
+        raise fields.error("field min_p is out of range", "a number from 0 to 1", min_p)
     eos = fields.ids("eos_token_id") or config.eos
-    return GenerationDefaults(eos, fields.flag("do_sample", False), temperature, top_k, top_p)
+    return GenerationDefaults(eos, fields.flag("do_sample", False), temperature, top_k, top_p, min_p)
 
 
 def _dtype(fields: Fields) -> str | None:

@@ -20,6 +20,7 @@ from lamella.runtime.ragged import Ragged, pieces
 from lamella.runtime.sampling_parameters import SamplingParameters
 
 GREEDY = SamplingParameters()
+DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
 MOST_STEPS = 64
 """Decode steps in one replay; what a stop throws away grows with them, and so does the graph."""
 
@@ -280,10 +281,7 @@ class Session:
                 "context_len": batch.context_len,
                 "text_length": batch.text_length,
                 "logit_rows": batch.logit_rows,
-                "temperature": [s.temperature for s in batch.sampling],
-                "top_k": [s.top_k for s in batch.sampling],
-                "top_p": [s.top_p for s in batch.sampling],
-                "seed": [s.seed for s in batch.sampling],
+                **_drawing(batch.sampling),
             },
             batch.block_table,
         )
@@ -364,10 +362,7 @@ class Session:
                 "context_len": [chunk.end],
                 "text_length": [len(ids)] * count,
                 "logit_rows": rows,
-                "temperature": [sampling.temperature] * len(rows),
-                "top_k": [sampling.top_k] * len(rows),
-                "top_p": [sampling.top_p] * len(rows),
-                "seed": [sampling.seed] * len(rows),
+                **_drawing([sampling] * len(rows)),
             },
             [blocks],
         )
@@ -393,10 +388,7 @@ class Session:
                     "context_len": [position + 1],
                     "text_length": [position + 1],
                     "logit_rows": [0],
-                    "temperature": [sampling.temperature],
-                    "top_k": [sampling.top_k],
-                    "top_p": [sampling.top_p],
-                    "seed": [sampling.seed],
+                    **_drawing([sampling]),
                 },
                 [blocks],
             )
@@ -441,6 +433,11 @@ class Session:
         ready = torch.cuda.Event()
         ready.record()
         return Pending(host, ready)
+
+
+def _drawing(rows: Sequence[SamplingParameters]) -> dict[str, list[float]]:
+    """The inputs that say how each row of logits is drawn from."""
+    return {name: [getattr(row, name) for row in rows] for name in DRAWING}
 
 
 def _longest_short(manifest: Manifest) -> int | None:

@@ -180,5 +180,6 @@ def _inputs(texts: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
         "temperature": torch.zeros(count),
         "top_k": torch.zeros(count, dtype=torch.int32),
         "top_p": torch.ones(count),
+        "min_p": torch.zeros(count),
         "seed": torch.zeros(count, dtype=torch.int32),
     }

@@ -64,20 +64,31 @@ def keep_top_p(z: torch.Tensor, kept: torch.Tensor, top_p: torch.Tensor) -> torc
     return kept & ((z >= ordered.gather(-1, count - 1)) | (top_p >= 1)[:, None])
 
 
+def keep_min_p(z: torch.Tensor, kept: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """z[R, V], kept bool [R, V], min_p[R] -> bool [R, V]: a kept value stays while its probability is at least min_p times the largest.
+
+    That is z >= max(z) + log(min_p) (Nguyen et al. 2024, arXiv 2407.01082); the largest always stays, and min_p <= 0 keeps all.
+    """
+    peak = z.amax(-1)
+    least = torch.minimum(peak, peak + torch.log(min_p))
+    return kept & ((z >= least[:, None]) | (min_p <= 0)[:, None])
+
+
 @implements("transformer.sample")
 def sample(
     logits: torch.Tensor,
     temperature: torch.Tensor,
     top_k: torch.Tensor,
     top_p: torch.Tensor,
+    min_p: torch.Tensor,
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> torch.Tensor:
-    """logits[R, V] f32, temperature[R] f32, top_k[R] i32, top_p[R] f32, seed[R] i32, position[R] i32 (of the new token) -> [R] i32.
+    """logits[R, V] f32, temperature[R] f32, top_k[R] i32, top_p[R] f32, min_p[R] f32, seed[R] i32, position[R] i32 (of the new token) -> [R] i32.
 
     NaN counts as -inf throughout. Where temperature = 0: the largest logit, ties to the smallest index. Elsewhere, in float32:
-    z = logits / temperature; `keep_top_k`, then `keep_top_p` on the softmax of what that kept (the order of Hugging Face transformers);
-    the token is the largest z - log(-log(u)) of those kept (Gumbel 1954), u from `uniform`, ties to the smallest index. Always in [0, V).
+    z = logits / temperature; `keep_top_k`, then `keep_top_p` on the softmax of what that kept, then `keep_min_p` (the order of Hugging
+    Face transformers); the token is the largest z - log(-log(u)) of those kept (Gumbel 1954), u from `uniform`, ties to the smallest index. Always in [0, V).
     """
     logits = logits.float()
     greedy = temperature == 0
@@ -95,6 +106,8 @@ def sample(
         kept = keep_top_k(z, top_k)
     if bool((top_p < 1).any()):
         kept = keep_top_p(z, kept, top_p)
+    if bool((min_p > 0).any()):
+        kept = keep_min_p(z, kept, min_p)
     noisy = z - torch.log(-torch.log(uniform(seed, position, vocabulary)))
     drawn = noisy.masked_fill(~kept, float("-inf")).argmax(-1)
     return torch.where(greedy, best, drawn).to(torch.int32)

@@ -55,6 +55,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: among all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that make up this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Sample among tokens at least so likely, as a share of the likeliest.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(metavar="STR", help="Stop before this text; may be repeated.")] = None,
     as_json: JsonOption = False,
@@ -76,7 +77,7 @@ def generate(
     if not chat and (system is not None or tools is not None):
         raise PromptError("a conversation is missing", where="--tools" if system is None else "--system", remedy="add --chat")
     # Whatever can be wrong with the request is found before the work of compiling and loading begins.
-    SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     most = byte_count(max_arena, "--max-arena")
     if "" in (stop or ()):
         raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
@@ -118,6 +119,7 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        min_p=min_p,
         seed=seed,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,

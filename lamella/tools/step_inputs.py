@@ -29,6 +29,7 @@ def step_inputs(manifest: Manifest, bucket: Bucket, context: int, seed: int = 0)
         "temperature": torch.zeros(rows),
         "top_k": torch.zeros(rows),
         "top_p": torch.ones(rows),
+        "min_p": torch.zeros(rows),
         "seed": torch.zeros(rows),
         "text_length": torch.zeros(bucket.tokens),
     }

@@ -46,7 +46,7 @@ ODD = replace(LLAMA, hidden=136, ffn=200)
 """Sizes that no tile divides."""
 LONG = replace(LLAMA, hidden=1024, ffn=1024)
 """Rows that one token reads in runs."""
-DRAWN = SamplingParameters(temperature=0.8, top_k=40, top_p=0.9, seed=3)
+DRAWN = SamplingParameters(temperature=0.8, top_k=40, top_p=0.9, min_p=0.01, seed=3)
 
 
 @dataclass(frozen=True)

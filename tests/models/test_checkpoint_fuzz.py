@@ -127,7 +127,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shard in ("a.safetensors", "b.safetensors"):
         save_file({n: tensors[n] for n in names if places[n] == shard}, folder / shard, metadata={"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    settings = {"eos_token_id": [2, 3], "do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.9}
+    settings = {"eos_token_id": [2, 3], "do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.05}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     builder = Builder(models.BPE({c: i for i, c in enumerate(["<s>", "</s>", "a", "b", "c", "d", "ab", "Ġ"])}, [("a", "b")]))
     builder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -279,7 +279,7 @@ def test_gguf(sound: Path, tmp_path: Path, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_generation_settings(sound: Path, spoiled: Path, data: st.DataObject) -> None:
     file = "generation_config.json"
-    names = ["eos_token_id", "do_sample", "temperature", "top_k", "top_p", "x"]
+    names = ["eos_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p", "x"]
     (spoiled / file).write_bytes(as_json(data.draw, json.loads((sound / file).read_bytes()), names))
     outcome(spoiled)
 

@@ -76,9 +76,10 @@ class Level1:
             "temperature": torch.zeros(rows),
             "top_k": torch.zeros(rows),
             "top_p": torch.ones(rows),
+            "min_p": torch.zeros(rows),
             "seed": torch.zeros(rows),
         }
-        wide = ("temperature", "top_p")
+        wide = ("temperature", "top_p", "min_p")
         return self.run({name: value.float() if name in wide else value.int() for name, value in inputs.items()}, poisoned=starts[-1])
 
     def run(self, inputs: dict[str, torch.Tensor], poisoned: int) -> dict[str, torch.Tensor]:
@@ -167,9 +168,10 @@ def test_a_specialized_step_feeds_the_next_one(case):
         "temperature": torch.zeros(2),
         "top_k": torch.zeros(2),
         "top_p": torch.ones(2),
+        "min_p": torch.zeros(2),
         "seed": torch.zeros(2),
     }
-    inputs = {name: value if name in ("temperature", "top_p") else value.int() for name, value in inputs.items()}
+    inputs = {name: value if name in ("temperature", "top_p", "min_p") else value.int() for name, value in inputs.items()}
     for _ in range(5):
         out = level1.run(inputs, poisoned=2)
         for row, tokens in enumerate(histories):
@@ -200,7 +202,7 @@ def test_the_body_form_means_the_same(case):
         "seed": [0] * 21,
     }
     arguments = {name: torch.tensor(value, dtype=torch.int32) for name, value in inputs.items()}
-    arguments |= {"temperature": torch.zeros(21), "top_p": torch.ones(21), **again.caches}
+    arguments |= {"temperature": torch.zeros(21), "top_p": torch.ones(21), "min_p": torch.zeros(21), **again.caches}
     given = [arguments[name] for name in signature.input_names(again.function)]
     logits, token, *_ = evaluate(json.loads(json.dumps(body)), [*given, *(handles[name] for name in names)])
     assert torch.equal(logits, expected["logits"])

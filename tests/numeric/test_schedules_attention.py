@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import bf16, f32
 from xdsl.ir import SSAValue
 
 from lamella.dialects.tile import AttendOp, SampleOp
+from lamella.dialects.tile.sample import PARAMETERS
 from lamella.pipeline import PassOptions
 from lamella.semantics import DTYPES
 from lamella.semantics.attention import by_heads
@@ -176,8 +177,9 @@ def test_narrow_attention() -> None:
 def test_sampling_draws_the_same_tokens() -> None:
     """Bisection and chunks against sorting: top-k, top-p, both, ties at the border, equal logits, NaN and -inf, at several temperatures."""
     settings = [
-        *[(t, k, p) for t in (0.0, 0.6, 1.0, 3.0) for k in (0, 1, 5, 400) for p in (1.0, 0.9, 0.3, 0.0)],
-        *[(1.0, k, p) for k in (2, 50, 299) for p in (0.5, 0.99)],
+        *[(t, k, p, 0.0) for t in (0.0, 0.6, 1.0, 3.0) for k in (0, 1, 5, 400) for p in (1.0, 0.9, 0.3, 0.0)],
+        *[(1.0, k, p, 0.0) for k in (2, 50, 299) for p in (0.5, 0.99)],
+        *[(t, k, p, m) for t in (0.0, 0.6, 3.0) for k in (0, 5) for p in (1.0, 0.9) for m in (1e-3, 0.05, 0.5, 1.0)],
     ]
     rows, width = len(settings), 300
     g = Graph(
@@ -185,10 +187,11 @@ def test_sampling_draws_the_same_tokens() -> None:
         temperature=f"{rows}xf32",
         top_k=f"{rows}xi32",
         top_p=f"{rows}xf32",
+        min_p=f"{rows}xf32",
         seed=f"{rows}xi32",
         position=f"{rows}xi32",
     )
-    drawn = g.add(SampleOp(g["logits"], [g[n] for n in ("temperature", "top_k", "top_p", "seed", "position")]))
+    drawn = g.add(SampleOp(g["logits"], [g[n] for n in PARAMETERS]))
     compiled = compile_function(g.returns(drawn), schedules={"sample": {"columns": 128}})
     assert compiled.skeletons == ["sample"]
     logits = numbers([rows, width], 1, scale=3.0)
@@ -198,12 +201,13 @@ def test_sampling_draws_the_same_tokens() -> None:
     logits[4::16] = 0.5
     logits[5, :] = -INF
     logits[5, 123] = 0.0
-    temperature, top_k, top_p = (torch.tensor(column) for column in zip(*settings, strict=True))
+    temperature, top_k, top_p, min_p = (torch.tensor(column) for column in zip(*settings, strict=True))
     given = g.inputs(
         logits=logits,
         temperature=temperature,
         top_k=top_k.int(),
         top_p=top_p,
+        min_p=min_p,
         seed=torch.arange(rows, dtype=torch.int32) * 7919 - 5,
         position=torch.arange(rows, dtype=torch.int32),
     )
@@ -215,28 +219,29 @@ def test_sampling_draws_the_same_tokens() -> None:
 
 @pytest.mark.parametrize("width", [1, 64, 65])
 def test_sampling_of_one_row(width: int) -> None:
-    g = Graph(logits=f"1x{width}xf32", temperature="1xf32", top_k="1xi32", top_p="1xf32", seed="1xi32", position="1xi32")
-    drawn = g.add(SampleOp(g["logits"], [g[n] for n in ("temperature", "top_k", "top_p", "seed", "position")]))
+    g = Graph(logits=f"1x{width}xf32", temperature="1xf32", top_k="1xi32", top_p="1xf32", min_p="1xf32", seed="1xi32", position="1xi32")
+    drawn = g.add(SampleOp(g["logits"], [g[n] for n in PARAMETERS]))
     compiled = compile_function(g.returns(drawn), schedules={"sample": {"columns": 64}})
     for seed in range(4):
-        one = {"temperature": torch.tensor([1.5]), "top_k": i32([9]), "top_p": torch.tensor([0.9])}
+        one = {"temperature": torch.tensor([1.5]), "top_k": i32([9]), "top_p": torch.tensor([0.9]), "min_p": torch.tensor([0.01])}
         agree(compiled, g.inputs(seed, **one, seed=i32([seed]), position=i32([seed + 3])))
 
 
 @pytest.mark.parametrize("width", [8192 + 77, 3 * 8192 + 1])
 def test_sampling_of_a_vocabulary_in_chunks(width: int) -> None:
     """Several programs find the largest logit of a chunk each; equal ones of two chunks, an empty chunk, and rows of NaN or -inf alone."""
-    settings = [(0.0, 0, 1.0), (0.0, 0, 1.0), (0.0, 0, 1.0), (0.0, 0, 1.0), (0.8, 40, 0.9), (1.0, 0, 1.0)]
+    settings = [*[(0.0, 0, 1.0, 0.0)] * 4, (0.8, 40, 0.9, 0.0), (1.0, 0, 1.0, 0.0), (1.3, 0, 1.0, 0.02), (0.0, 0, 1.0, 1.0)]
     rows = len(settings)
     g = Graph(
         logits=f"{rows}x{width}xf32",
         temperature=f"{rows}xf32",
         top_k=f"{rows}xi32",
         top_p=f"{rows}xf32",
+        min_p=f"{rows}xf32",
         seed=f"{rows}xi32",
         position=f"{rows}xi32",
     )
-    drawn = g.add(SampleOp(g["logits"], [g[n] for n in ("temperature", "top_k", "top_p", "seed", "position")]))
+    drawn = g.add(SampleOp(g["logits"], [g[n] for n in PARAMETERS]))
     compiled = compile_function(g.returns(drawn))
     assert compiled.skeletons == ["sample", "sample"]
     logits = numbers([rows, width], 2)
@@ -244,9 +249,15 @@ def test_sampling_of_a_vocabulary_in_chunks(width: int) -> None:
     logits[1, [300, 8191, 8192]] = 9.0
     logits[2, :] = NAN
     logits[3, :8192] = -INF
-    temperature, top_k, top_p = (torch.tensor(column) for column in zip(*settings, strict=True))
+    temperature, top_k, top_p, min_p = (torch.tensor(column) for column in zip(*settings, strict=True))
     given = g.inputs(
-        logits=logits, temperature=temperature, top_k=top_k.int(), top_p=top_p, seed=i32(range(rows)), position=i32(range(rows))
+        logits=logits,
+        temperature=temperature,
+        top_k=top_k.int(),
+        top_p=top_p,
+        min_p=min_p,
+        seed=i32(range(rows)),
+        position=i32(range(rows)),
     )
     (found,) = agree(compiled, given)
     assert found[:3].tolist() == [width - 1, 300, 0]

@@ -429,6 +429,7 @@ def test_known_models_open(name: str) -> None:
         "llama-3.1-8b": 8_030_261_248,
         "llama-3.2-1b": 1_235_814_400,
         "qwen3-1.7b": 1_720_574_976,
+        "qwen3-30b-a3b": 30_532_122_624,
         "smollm2-135m": 134_515_008,
         "tiny": None,
     }

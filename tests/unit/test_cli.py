@@ -175,7 +175,7 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
     assert load.pop("library") == "auto"
     assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None, "max_arena": 0, "weight_cache": Path("kept")}
     assert ids == [1]
-    expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 3, "ignore_eos": False}
+    expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3, "ignore_eos": False}
     assert {name: generate[name] for name in expected} == expected
     assert generate["stop"] == ("\n", "END")
 

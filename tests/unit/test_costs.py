@@ -68,7 +68,7 @@ def test_the_head_multiplies_only_the_rows_that_want_logits() -> None:
 def test_one_storage_given_twice_is_read_once_and_written_apart() -> None:
     found = cost(DECODE, "advance", 20)
     # Logits; four sampling parameters, the position and its row, the context length; next, position and context length are written.
-    assert found == Cost(activations=11 * 4, inputs=(4 + 3 + 3) * 4)
+    assert found == Cost(activations=11 * 4, inputs=(5 + 3 + 3) * 4)
     launch = next(launch for launch in PREFILL.launches if launch.kernel == "write")
     doubled = Launch(launch.kernel, launch.grid, (*launch.args[:2], launch.args[1], *launch.args[3:]))
     assert launch_cost(PROGRAM, PREFILL, doubled, 8).weights == 4 * 8 * 4
@@ -88,7 +88,7 @@ def test_only_a_decode_step_continues_a_context(bucket: Bucket, expected: int) -
 
 def test_pools_count_the_null_block() -> None:
     weights = (11 * 8 + 4 * 8 + 4 * 8 + 11 * 8) * 4
-    inputs = sum(4 * (2 * n + (b + 1) + b + 8 * b + 5 * r) for n, b, _, r, _ in tiny_program.BUCKETS)
+    inputs = sum(4 * (2 * n + (b + 1) + b + 8 * b + 6 * r) for n, b, _, r, _ in tiny_program.BUCKETS)
     assert pools(PROGRAM, 9) == {
         "weights": weights,
         "constants": 0,

@@ -17,7 +17,7 @@ from tests.unit import tiny_program
 
 ROWS = 8
 COUNTED = ("tokens", "positions")
-SAMPLING = SamplingParameters(temperature=1.0, top_k=50, top_p=0.9, seed=4)
+SAMPLING = SamplingParameters(temperature=1.0, top_k=50, top_p=0.9, min_p=0.02, seed=4)
 HEADER = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 LINE = "    i = tl.program_id(0)\n    tl.store(out + i, tl.load(x + i) {})\n"
 SOURCES = {
@@ -151,7 +151,7 @@ def test_2000_tokens_with_graphs_without_and_several_steps_a_replay(dtype: str) 
         for steps in groups:
             asked = {"max_new_tokens": 2000, "ignore_eos": True, "steps_per_replay": steps}
             greedy = loaded.generate(list(range(3, 15)), **asked).output_ids
-            sampled = loaded.generate(list(range(3, 15)), temperature=1.0, top_k=50, top_p=0.9, seed=4, **asked).output_ids
+            sampled = loaded.generate(list(range(3, 15)), temperature=1.0, top_k=50, top_p=0.9, min_p=0.02, seed=4, **asked).output_ids
             assert len(greedy) == len(sampled) == 2000
             made.append([greedy, sampled])
     assert all(each == made[0] for each in made[1:])

@@ -120,6 +120,7 @@ def inputs(tokens: torch.Tensor, start: int) -> dict[str, torch.Tensor]:
         "temperature": torch.zeros(1),
         "top_k": torch.zeros(1, dtype=torch.int32),
         "top_p": torch.ones(1),
+        "min_p": torch.zeros(1),
         "seed": torch.zeros(1, dtype=torch.int32),
     }
 

@@ -220,10 +220,10 @@ def test_fields_that_change_the_mathematics_are_never_ignored(tmp_path: Path, fi
 def test_generation_defaults(tmp_path: Path) -> None:
     write_model(tmp_path)
     path = tmp_path / "generation_config.json"
-    path.write_text(json.dumps({"eos_token_id": 7, "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.9}))
-    assert open_model(tmp_path).generation == GenerationDefaults((7,), True, 0.6, 20, 0.9)
-    path.write_text(json.dumps({"temperature": 0.0, "top_k": 0, "top_p": None}))
-    assert open_model(tmp_path).generation == GenerationDefaults((2, 3), False, 0.0, 0, None)
+    path.write_text(json.dumps({"eos_token_id": 7, "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.05}))
+    assert open_model(tmp_path).generation == GenerationDefaults((7,), True, 0.6, 20, 0.9, 0.05)
+    path.write_text(json.dumps({"temperature": 0.0, "top_k": 0, "top_p": None, "min_p": 0}))
+    assert open_model(tmp_path).generation == GenerationDefaults((2, 3), False, 0.0, 0, None, 0.0)
 
 
 def test_a_bare_configuration_opens_with_a_seed(tmp_path: Path) -> None:
@@ -413,6 +413,8 @@ def test_bad_generation_configuration(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"top_p": 1.5}')
     refusal(ConfigError, tmp_path, "generation_config.json", "top_p", "got 1.5")
+    (tmp_path / "generation_config.json").write_text('{"min_p": 1.5}')
+    refusal(ConfigError, tmp_path, "generation_config.json", "min_p", "got 1.5")
     (tmp_path / "generation_config.json").write_text("{")
     refusal(ConfigError, tmp_path, "generation_config.json", "malformed JSON")
 

@@ -277,7 +277,7 @@ def logits_of(module: ModuleOp, weights: Mapping[str, torch.Tensor]) -> torch.Te
         "seed": [0] * 16,
     }
     arguments = {name: torch.tensor(value, dtype=torch.int32) for name, value in given.items()}
-    arguments |= {"temperature": torch.zeros(16), "top_p": torch.ones(16)}
+    arguments |= {"temperature": torch.zeros(16), "top_p": torch.ones(16), "min_p": torch.zeros(16)}
     values = [
         arguments[name] if name in arguments else torch.full((5, 2, BASE.kv_heads, BLOCK, BASE.head_dim), torch.nan, dtype=tensors[0].dtype)
         for name in signature.input_names(function)

@@ -20,7 +20,7 @@ from tests.unit.tiny_program import BLOCK, BLOCKS, VOCABULARY, FixedSource
 
 CONTEXT = BLOCK * BLOCKS
 WEIGHTS = tiny_program.weights()
-HOT = SamplingParameters(temperature=1.5, top_k=7, top_p=0.95, seed=11)
+HOT = SamplingParameters(temperature=1.5, top_k=7, top_p=0.95, min_p=0.05, seed=11)
 
 
 class Watched(ReferenceExecutor):

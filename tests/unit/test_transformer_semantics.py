@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lamella.semantics import IMPLEMENTATIONS, REDUCTIONS, SCALARS
 from lamella.semantics.attention import attend, sequence_of, slots
 from lamella.semantics.rope import inverse_frequencies
-from lamella.semantics.sampling import keep_top_k, keep_top_p, uniform
+from lamella.semantics.sampling import keep_min_p, keep_top_k, keep_top_p, uniform
 
 BLOCK, KV_HEADS, GROUP, HEAD_DIM = 4, 2, 3, 8
 HEADS = KV_HEADS * GROUP
@@ -279,7 +279,7 @@ def test_scalars_against_their_formulas():
         torch.testing.assert_close(REDUCTIONS[kind](x[None]), torch.tensor([[expected]], dtype=torch.float64))
 
 
-def sample(logits, temperature=1.0, top_k=0, top_p=1.0, seed=0, position=0):
+def sample(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, position=0):
     rows = logits.shape[0]
     fill = {"dtype": torch.int32}
     return IMPLEMENTATIONS["transformer.sample"](
@@ -287,6 +287,7 @@ def sample(logits, temperature=1.0, top_k=0, top_p=1.0, seed=0, position=0):
         torch.full((rows,), temperature),
         torch.full((rows,), top_k, **fill),
         torch.full((rows,), top_p),
+        torch.full((rows,), min_p),
         torch.full((rows,), seed, **fill) if isinstance(seed, int) else seed.int(),
         torch.full((rows,), position, **fill) if isinstance(position, int) else position.int(),
     )
@@ -318,6 +319,25 @@ def test_top_k_then_top_p(top_k, top_p):
     assert all(kept[r, token] for r, token in enumerate(drawn.tolist()))
 
 
+@pytest.mark.parametrize("min_p", [0.0, 1e-6, 0.03, 0.5, 1.0])
+def test_min_p_keeps_a_share_of_the_likeliest(min_p):
+    """As its definition says: of those kept before, whose probability is at least min_p times the largest."""
+    z = torch.randn(6, 40, generator=torch.Generator().manual_seed(7)) * 3
+    before = keep_top_k(z, torch.full((6,), 30))
+    kept = keep_min_p(z, before, torch.full((6,), min_p))
+    probability = z.double().masked_fill(~before, -math.inf).softmax(-1)
+    assert torch.equal(kept, before & (probability >= min_p * probability.amax(-1, keepdim=True)))
+    assert kept.any(-1).all()
+    drawn = sample(z, top_k=30, min_p=min_p, seed=5)
+    assert all(kept[r, token] for r, token in enumerate(drawn.tolist()))
+
+
+def test_min_p_of_infinite_logits():
+    logits = torch.tensor([[0.0, math.inf, math.inf], [-math.inf] * 3, [math.nan, 1.0, -math.inf]])
+    assert {sample(logits, min_p=0.1, seed=seed)[0].item() for seed in range(20)} <= {1, 2}
+    assert sample(logits, min_p=0.1)[2].item() == 1
+
+
 def test_greedy_takes_the_first_of_the_largest_and_never_nan():
     logits = torch.tensor([[1.0, 5.0, 5.0], [math.nan, -2.0, -1.0], [math.nan] * 3, [-math.inf] * 3, [0.0, math.inf, math.nan]])
     assert sample(logits, temperature=0.0).tolist() == [1, 2, 0, 0, 1]
@@ -328,7 +348,7 @@ def test_greedy_takes_the_first_of_the_largest_and_never_nan():
 def test_rows_with_and_without_temperature_do_not_mix():
     logits = torch.randn(2, 30)
     ints = torch.zeros(2, dtype=torch.int32)
-    mixed = IMPLEMENTATIONS["transformer.sample"](logits, torch.tensor([0.0, 1.5]), ints, torch.ones(2), ints + 4, ints + 9)
+    mixed = IMPLEMENTATIONS["transformer.sample"](logits, torch.tensor([0.0, 1.5]), ints, torch.ones(2), torch.zeros(2), ints + 4, ints + 9)
     assert mixed.dtype == torch.int32
     assert mixed[0] == logits[0].argmax()
     assert mixed[1] == sample(logits[1:], temperature=1.5, seed=4, position=9)[0]

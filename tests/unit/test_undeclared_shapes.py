@@ -70,7 +70,7 @@ def test_each_row_is_drawn_as_it_was_asked_to_be() -> None:
     """Eight sequences of one token on buckets of four, sampled differently; as one after the other."""
     runner = session(FOUR, PREFILL)
     tables = [runner.allocator.allocate(1) for _ in range(8)]
-    sampling = [SamplingParameters(temperature=0.5 + i, top_k=i, seed=i) for i in range(8)]
+    sampling = [SamplingParameters(temperature=0.5 + i, top_k=i, min_p=i / 20, seed=i) for i in range(8)]
     tokens = list(range(8))
     together = runner.step(tokens, [0] * 8, range(9), [1] * 8, tables, tokens[::-1], sampling)
     for i in range(8):

@@ -16,8 +16,8 @@ SCALE = 0.5
 EOS = 7
 ATTENTION = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "scale": SCALE}
 SHAPES = {"embed": (VOCABULARY, HIDDEN), "k": (KV_HEADS * DIM, HIDDEN), "v": (KV_HEADS * DIM, HIDDEN), "out": (VOCABULARY, HIDDEN)}
-REQUEST = ("temperature", "top_k", "top_p", "seed")
-FLOATS = ("temperature", "top_p")
+REQUEST = ("temperature", "top_k", "top_p", "min_p", "seed")
+FLOATS = ("temperature", "top_p", "min_p")
 BUCKETS = ((8, 1, 8, 1, False), (3, 1, 3, 1, False), (1, 1, 1, 1, True), (12, 4, 8, 4, False))
 
 
@@ -77,12 +77,12 @@ def kernels() -> dict[str, Any]:
     ]
     attend = [["tile.attend", [0, 1, 2, 3, 4], ATTENTION, [5]], ["tile.map", [5, 0], {"kind": "add"}, [6]]]
     sample = [
-        ["tile.constant", [], {"value": 1}, [7]],
-        ["tile.gather", [5, 6], {}, [8]],
-        ["tile.map", [8, 7], {"kind": "add"}, [9]],
-        ["tile.sample", [0, 1, 2, 3, 4, 9], {}, [10]],
+        ["tile.constant", [], {"value": 1}, [8]],
+        ["tile.gather", [6, 7], {}, [9]],
+        ["tile.map", [9, 8], {"kind": "add"}, [10]],
+        ["tile.sample", [0, 1, 2, 3, 4, 5, 10], {}, [11]],
     ]
-    advance = [*sample, ["tile.map", [5, 7], {"kind": "add"}, [11]], ["tile.map", [12, 7], {"kind": "add"}, [13]]]
+    advance = [*sample, ["tile.map", [6, 8], {"kind": "add"}, [12]], ["tile.map", [13, 8], {"kind": "add"}, [14]]]
     # In `advance` the context length is the last argument: ids shift by one.
     advance = [
         [name, [_shift(i) for i in operands], attributes, [_shift(i) for i in results]] for name, operands, attributes, results in advance
@@ -92,13 +92,13 @@ def kernels() -> dict[str, Any]:
         "write": kernel("write", 7, write, [11]),
         "attend": kernel("attend", 5, attend, [6]),
         "head": kernel("head", 3, [["tile.gather", [0, 1], {}, [3]], ["tile.contract", [3, 2], {}, [4]]], [4]),
-        "sample": kernel("sample", 7, sample, [10]),
-        "advance": kernel("advance", 8, advance, [_shift(10), _shift(11), _shift(13)]),
+        "sample": kernel("sample", 8, sample, [11]),
+        "advance": kernel("advance", 9, advance, [_shift(11), _shift(12), _shift(14)]),
     }
 
 
 def _shift(i: int) -> int:
-    return 7 if i == 12 else i if i < 7 else i + 1
+    return 8 if i == 13 else i if i < 8 else i + 1
 
 
 def bucket(tokens: int, sequences: int, longest: int, rows: int, advance: bool) -> dict[str, Any]:

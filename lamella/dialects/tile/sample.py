@@ -14,10 +14,13 @@ from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import subject
 from lamella.dialects.tile.structured import loc_attribute
 
+PARAMETERS = ("temperature", "top_k", "top_p", "min_p", "seed", "position")
+"""The operands that say how a row is drawn from, in order."""
+
 
 @irdl_op_definition
 class SampleOp(IRDLOperation):
-    """One token of each row of logits[R,V]: the arg-max at temperature 0, else a draw after temperature, top-k and top-p.
+    """One token of each row of logits[R,V]: the arg-max at temperature 0, else a draw after temperature, top-k, top-p and min-p.
 
     The draw is the arg-max of logits / temperature plus Gumbel noise from a counter-based generator keyed by (seed, position, index),
     so that every executor draws the same token. `semantics.sampling` gives the formula.
@@ -29,6 +32,7 @@ class SampleOp(IRDLOperation):
     temperature = operand_def(TensorType.constr(Float32Type()))
     top_k = operand_def(TensorType)
     top_p = operand_def(TensorType.constr(Float32Type()))
+    min_p = operand_def(TensorType.constr(Float32Type()))
     seed = operand_def(TensorType)
     position = operand_def(TensorType)
     result = result_def(TensorType)
@@ -37,19 +41,19 @@ class SampleOp(IRDLOperation):
 
     traits = traits_def(Pure())
     assembly_format = (
-        "$logits `,` $temperature `,` $top_k `,` $top_p `,` $seed `,` $position attr-dict "
-        "`:` type($logits) `,` type($temperature) `,` type($top_k) `,` type($top_p) `,` type($seed) `,` type($position) `->` type($result)"
+        "$logits `,` $temperature `,` $top_k `,` $top_p `,` $min_p `,` $seed `,` $position attr-dict "
+        "`:` type($logits) `,` type($temperature) `,` type($top_k) `,` type($top_p) `,` type($min_p) `,` type($seed) `,` type($position) `->` type($result)"
     )
 
     def __init__(self, logits: SSAValue, parameters: Sequence[SSAValue], *, loc: str | None = None) -> None:
-        """`parameters` are temperature, top_k, top_p, seed and position, each [R]."""
+        """`parameters` are PARAMETERS, each [R]."""
         super().__init__(
             operands=[logits, *parameters], result_types=[TensorType(i32, [shape_of(logits)[0]])], attributes=loc_attribute(loc)
         )
 
     def verify_(self) -> None:
         rows = (shape_of(self.logits)[0],)
-        for name, value in zip(("temperature", "top_k", "top_p", "seed", "position"), self.operands[1:], strict=True):
+        for name, value in zip(PARAMETERS, self.operands[1:], strict=True):
             if shape_of(value) != rows:
                 raise VerifyException(f"{subject(self)}: {name} has shape {shape_of(value)}, expected {rows}, one a row of logits")
         if shape_of(self.result) != rows:
@@ -104,6 +108,7 @@ class SampleTopOp(IRDLOperation):
     temperature = operand_def(TensorType.constr(Float32Type()))
     top_k = operand_def(TensorType)
     top_p = operand_def(TensorType.constr(Float32Type()))
+    min_p = operand_def(TensorType.constr(Float32Type()))
     seed = operand_def(TensorType)
     position = operand_def(TensorType)
     result = result_def(TensorType)
@@ -112,13 +117,13 @@ class SampleTopOp(IRDLOperation):
 
     traits = traits_def(Pure())
     assembly_format = (
-        "$logits `top` $best `,` $index `with` $temperature `,` $top_k `,` $top_p `,` $seed `,` $position attr-dict "
-        "`:` type($logits) `,` type($best) `,` type($index) `,` type($temperature) `,` type($top_k) `,` type($top_p) `,` type($seed) `,` "
+        "$logits `top` $best `,` $index `with` $temperature `,` $top_k `,` $top_p `,` $min_p `,` $seed `,` $position attr-dict "
+        "`:` type($logits) `,` type($best) `,` type($index) `,` type($temperature) `,` type($top_k) `,` type($top_p) `,` type($min_p) `,` type($seed) `,` "
         "type($position) `->` type($result)"
     )
 
     def __init__(self, logits: SSAValue, top: Sequence[SSAValue], parameters: Sequence[SSAValue], *, loc: str | None = None) -> None:
-        """`top` are best and index, `parameters` temperature, top_k, top_p, seed and position, each [R]."""
+        """`top` are best and index, `parameters` PARAMETERS, each [R]."""
         super().__init__(
             operands=[logits, *top, *parameters],
             result_types=[TensorType(i32, [shape_of(logits)[0]])],
@@ -129,7 +134,7 @@ class SampleTopOp(IRDLOperation):
         rows = (shape_of(self.logits)[0],)
         if shape_of(self.best) != shape_of(self.index) or shape_of(self.best)[:1] != rows:
             raise VerifyException(f"{subject(self)}: best {shape_of(self.best)} and index {shape_of(self.index)} do not fit {rows[0]} rows")
-        for name, value in zip(("temperature", "top_k", "top_p", "seed", "position"), self.operands[3:], strict=True):
+        for name, value in zip(PARAMETERS, self.operands[3:], strict=True):
             if shape_of(value) != rows:
                 raise VerifyException(f"{subject(self)}: {name} has shape {shape_of(value)}, expected {rows}, one a row of logits")
         if shape_of(self.result) != rows:

@@ -12,7 +12,7 @@ from lamella.dialects.transformer.types import IndexTensor, TransformerOp, Value
 
 @irdl_op_definition
 class SampleOp(TransformerOp):
-    """logits[R,V] f32, temperature[R] f32, top_k[R], top_p[R] f32, seed[R], position[R] -> tokens [R] i32.
+    """logits[R,V] f32, temperature[R] f32, top_k[R], top_p[R] f32, min_p[R] f32, seed[R], position[R] -> tokens [R] i32.
 
     Greedy where temperature is 0; position is that of the new token. The generator is counter-based, so the op is pure.
     """
@@ -23,6 +23,7 @@ class SampleOp(TransformerOp):
     temperature = operand_def(WideTensor)
     top_k = operand_def(IndexTensor)
     top_p = operand_def(WideTensor)
+    min_p = operand_def(WideTensor)
     seed = operand_def(IndexTensor)
     position = operand_def(IndexTensor)
     result = result_def(IndexTensor)
@@ -30,18 +31,27 @@ class SampleOp(TransformerOp):
     traits = traits_def(Pure())
 
     def __init__(
-        self, logits: Value, temperature: Value, top_k: Value, top_p: Value, seed: Value, position: Value, *, loc: str | None = None
+        self,
+        logits: Value,
+        temperature: Value,
+        top_k: Value,
+        top_p: Value,
+        min_p: Value,
+        seed: Value,
+        position: Value,
+        *,
+        loc: str | None = None,
     ) -> None:
         rows = dimensions_of(SSAValue.get(logits).type)[:1]
         super().__init__(
-            operands=[logits, temperature, top_k, top_p, seed, position],
+            operands=[logits, temperature, top_k, top_p, min_p, seed, position],
             result_types=[named_tensor(i32, rows)],
             attributes=located(loc),
         )
 
     def verify_(self) -> None:
         rows, _ = self.dimensions("logits", self.logits, 2)
-        for what in ("temperature", "top_k", "top_p", "seed", "position", "result"):
+        for what in ("temperature", "top_k", "top_p", "min_p", "seed", "position", "result"):
             self.expect_shape(what, getattr(self, what), (rows,), "the rows of logits")
 
 

@@ -1,6 +1,6 @@
 """The sample skeleton: a program draws the token of one row of logits, taking the vocabulary in chunks.
 
-Thresholds for top-k and top-p are found by bisection on the order-preserving integer image of a float32: 32 halvings are exact, need no
+Thresholds for top-k and top-p (that of min-p is a sum) are found by bisection on the order-preserving integer image of a float32: 32 halvings are exact, need no
 sort and treat ties as one. Noise comes from the counter-based generator of `semantics.sampling`, computed here in the same integers.
 """
 
@@ -103,7 +103,9 @@ def lower(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.Fun
         # A greedy row walks nothing more: its loops end where they start.
         high = b.named("high", b.where(drawing, width, 0))
         floor = _top_k(e, op, row, r, divisor, high)
-        floor = _top_p(e, op, row, r, divisor, high, floor, top)
+        peak = b.named("peak", b.div(top, divisor))
+        floor = _top_p(e, op, row, r, divisor, high, floor, peak)
+        floor = _min_p(e, op, r, floor, peak)
         seed, position = b.load(e.pointers[op.seed], r), b.load(e.pointers[op.position], r)
         key = b.named("key", mix(b, b.xor(mix(b, seed), b.mul(position, POSITION_STEP))))
 
@@ -188,14 +190,13 @@ def _top_k(e: Emitter, op: SampleOp | SampleTopOp, row: Row, r: SSAValue, diviso
 
 
 def _top_p(
-    e: Emitter, op: SampleOp | SampleTopOp, row: Row, r: SSAValue, divisor: SSAValue, high: SSAValue, floor: SSAValue, top: SSAValue
+    e: Emitter, op: SampleOp | SampleTopOp, row: Row, r: SSAValue, divisor: SSAValue, high: SSAValue, floor: SSAValue, peak: SSAValue
 ) -> SSAValue:
     """The smallest image, not below `floor`, above which less than p of the kept probability lies."""
     b = e.b
     p = b.named("p", b.load(e.pointers[op.top_p], r))
     active = b.and_(b.lt(p, 1.0), b.gt(high, 0))
     trips, walked = b.where(active, 32, 0), b.where(active, high, 0)
-    peak = b.named("peak", b.div(top, divisor))
 
     def mass_above(bound: SSAValue, end: Operand, *, strictly: bool) -> SSAValue:
         def add(logits: SSAValue, index: SSAValue, mask: SSAValue | None, state: tuple[SSAValue, ...]) -> list[SSAValue]:
@@ -220,3 +221,11 @@ def _top_p(
     found = b.where(active, b.reduce(loop.results[1], "max", 0), floor)
     # The largest value always stays, also where p is 0.
     return b.named("threshold", b.minimum(found, ordered(b, peak)))
+
+
+def _min_p(e: Emitter, op: SampleOp | SampleTopOp, r: SSAValue, floor: SSAValue, peak: SSAValue) -> SSAValue:
+    """The image of peak + log(min_p), not below `floor` nor above that of the largest value; `floor` where min_p is 0."""
+    b = e.b
+    p = b.named("min_p", b.load(e.pointers[op.min_p], r))
+    least = b.minimum(peak, b.add(peak, b.log(p)))
+    return b.named("floor", b.where(b.gt(p, 0.0), b.maximum(floor, ordered(b, least)), floor))

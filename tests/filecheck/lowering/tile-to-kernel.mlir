@@ -229,7 +229,7 @@ func.func @attention(%Q: memref<5x32xbf16>, %CACHE: memref<?x2x2x16x16xbf16>, %T
 func.func @sample(%LOGITS: memref<2x48xf32>, %F: memref<2xf32>, %I: memref<2xi32>, %N: memref<2xi32>) {
   tile.fused schedule <sample, {columns = 32 : i64, warps = 4 : i64}> ins(%LOGITS, %F, %I : memref<2x48xf32>, memref<2xf32>, memref<2xi32>) outs(%N : memref<2xi32>) attributes {kernel = "sample_0"} {
   ^bb0(%logits: tensor<2x48xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>):
-    %next = tile.sample %logits, %f, %i, %f, %i, %i {loc = "sample"} : tensor<2x48xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+    %next = tile.sample %logits, %f, %i, %f, %f, %i, %i {loc = "sample"} : tensor<2x48xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
     tile.yield %next : tensor<2xi32>
   }
   func.return

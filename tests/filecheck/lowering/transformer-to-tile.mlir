@@ -146,10 +146,10 @@ func.func @attention(%q: tensor<3x32xbf16>, %k: tensor<3x8xbf16>, %v: tensor<3x8
 }
 
 // CHECK-LABEL: func.func @sample
-// CHECK-NEXT:    %next = tile.sample %logits, %f, %i, %f, %i, %i {loc = "sample"}
+// CHECK-NEXT:    %next = tile.sample %logits, %f, %i, %f, %f, %i, %i {loc = "sample"}
 // CHECK-NEXT:    func.return %next
 func.func @sample(%logits: tensor<2x16xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>) -> tensor<2xi32> {
-  %next = transformer.sample %logits, %f, %i, %f, %i, %i {loc = "sample"} : (tensor<2x16xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>) -> tensor<2xi32>
+  %next = transformer.sample %logits, %f, %i, %f, %f, %i, %i {loc = "sample"} : (tensor<2x16xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>) -> tensor<2xi32>
   func.return %next : tensor<2xi32>
 }
 

@@ -132,7 +132,7 @@ func.func @whole(%q: tensor<4096x256xbf16>, %cache: tensor<?x2x8x16x8xbf16>, %bl
 func.func @sample(%logits: tensor<2x32000xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>) -> tensor<2xi32> {
   %n = tile.fused ins(%logits, %f, %i : tensor<2x32000xf32>, tensor<2xf32>, tensor<2xi32>) {
   ^bb0(%a: tensor<2x32000xf32>, %b: tensor<2xf32>, %c: tensor<2xi32>):
-    %next = tile.sample %a, %b, %c, %b, %c, %c : tensor<2x32000xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+    %next = tile.sample %a, %b, %c, %b, %b, %c, %c : tensor<2x32000xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
     tile.yield %next : tensor<2xi32>
   } -> tensor<2xi32>
   func.return %n : tensor<2xi32>

@@ -49,7 +49,7 @@ func.func @before(%logits: tensor<2x32xf32>, %f: tensor<2xf32>, %i: tensor<2xi32
   %n = tile.fused ins(%logits, %f, %i : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>) {
   ^bb0(%a: tensor<2x32xf32>, %b: tensor<2xf32>, %c: tensor<2xi32>):
     %d = tile.map "neg"(%a) : tensor<2x32xf32> -> tensor<2x32xf32>
-    %next = tile.sample %d, %b, %c, %b, %c, %c : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+    %next = tile.sample %d, %b, %c, %b, %b, %c, %c : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
     tile.yield %next : tensor<2xi32>
   } -> tensor<2xi32>
   func.return %n : tensor<2xi32>

@@ -2,7 +2,7 @@
 
 // CHECK: tile.sample at sample: top_k has shape (3,), expected (2,), one a row of logits
 func.func @rows(%logits: tensor<2x32xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>, %top_k: tensor<3xi32>) {
-  %next = tile.sample %logits, %f, %top_k, %f, %i, %i {loc = "sample"} : tensor<2x32xf32>, tensor<2xf32>, tensor<3xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  %next = tile.sample %logits, %f, %top_k, %f, %f, %i, %i {loc = "sample"} : tensor<2x32xf32>, tensor<2xf32>, tensor<3xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
   func.return
 }
 
@@ -10,7 +10,7 @@ func.func @rows(%logits: tensor<2x32xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>,
 
 // CHECK: tile.sample: result has shape (1,), expected (2,)
 func.func @result(%logits: tensor<2x32xf32>, %f: tensor<2xf32>, %i: tensor<2xi32>) {
-  %next = tile.sample %logits, %f, %i, %f, %i, %i : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<1xi32>
+  %next = tile.sample %logits, %f, %i, %f, %f, %i, %i : tensor<2x32xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<1xi32>
   func.return
 }
 
@@ -26,6 +26,6 @@ func.func @chunks(%logits: tensor<2x32xf32>) {
 
 func.func @draw(%logits: tensor<2x32xf32>, %best: tensor<1x4xf32>, %index: tensor<1x4xi32>, %t: tensor<2xf32>, %k: tensor<2xi32>) {
   // CHECK: tile.sample_top: best (1, 4) and index (1, 4) do not fit 2 rows
-  %next = tile.sample_top %logits top %best, %index with %t, %k, %t, %k, %k : tensor<2x32xf32>, tensor<1x4xf32>, tensor<1x4xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
+  %next = tile.sample_top %logits top %best, %index with %t, %k, %t, %t, %k, %k : tensor<2x32xf32>, tensor<1x4xf32>, tensor<1x4xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32> -> tensor<2xi32>
   func.return
 }

@@ -1,7 +1,7 @@
 // RUN: lamella-opt %s | lamella-opt | filecheck %s
 
 %logits, %t, %k, %x = "test.op"() : () -> (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<4xi32>)
-// CHECK: %0 = transformer.sample %logits, %t, %k, %t, %k, %k {loc = "sample"} : (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
-%0 = transformer.sample %logits, %t, %k, %t, %k, %k {loc = "sample"} : (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
+// CHECK: %0 = transformer.sample %logits, %t, %k, %t, %t, %k, %k {loc = "sample"} : (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
+%0 = transformer.sample %logits, %t, %k, %t, %t, %k, %k {loc = "sample"} : (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
 // CHECK-NEXT: %1 = transformer.advance %x : (tensor<4xi32>) -> tensor<4xi32>
 %1 = transformer.advance %x : (tensor<4xi32>) -> tensor<4xi32>

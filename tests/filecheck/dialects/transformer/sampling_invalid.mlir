@@ -1,12 +1,12 @@
 // RUN: lamella-opt %s --verify-diagnostics --split-input-file | filecheck %s
 
 %logits, %t, %k, %s = "test.op"() : () -> (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"N">>)
-%0 = transformer.sample %logits, %t, %k, %t, %s, %k {loc = "sample"} : (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
+%0 = transformer.sample %logits, %t, %k, %t, %t, %s, %k {loc = "sample"} : (tensor<?x257xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xf32, #transformer.dims<"R">>, tensor<?xi32, #transformer.dims<"N">>, tensor<?xi32, #transformer.dims<"R">>) -> tensor<?xi32, #transformer.dims<"R">>
 // CHECK: transformer.sample at sample: seed has shape (N,), expected (R,), the rows of logits
 
 // -----
 %logits, %t, %k = "test.op"() : () -> (tensor<2x257xf32>, tensor<2xf32>, tensor<2xi32>)
-%0 = transformer.sample %logits, %t, %k, %t, %k, %k : (tensor<2x257xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>) -> tensor<3xi32>
+%0 = transformer.sample %logits, %t, %k, %t, %t, %k, %k : (tensor<2x257xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xf32>, tensor<2xf32>, tensor<2xi32>, tensor<2xi32>) -> tensor<3xi32>
 // CHECK: transformer.sample: result has shape (3,), expected (2,), the rows of logits
 
 // -----
