@@ -83,6 +83,7 @@ class Model:
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
         seed: int = 0,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
@@ -95,7 +96,7 @@ class Model:
         """Continues text, token ids, or (with chat messages, or `chat` and text) a conversation.
 
         `system` opens the conversation; `tools` are functions the model may call, as `Tokenizer.chat` takes them. `on_text` is called with
-        each piece of text as it is made. Temperature 0 is greedy. `steps_per_replay` tokens are made between two looks of the host, and are
+        each piece of text as it is made. Temperature 0 is greedy. A `repetition_penalty` other than 1 wants a model loaded with `penalties`. `steps_per_replay` tokens are made between two looks of the host, and are
         the same for any number; None: one where `on_text` waits for them, else what the model was loaded with.
         Raises PromptError for an empty prompt, one that does not fit the context, ids outside the vocabulary, bad sampling parameters, text
         for a model without a tokenizer, or a system prompt or tools that no conversation takes.
@@ -104,7 +105,9 @@ class Model:
         from lamella.runtime.text import Completion
 
         ids = encode(self.opened, prompt, chat=chat, system=system, tools=tools)
-        sampling = SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+        sampling = SamplingParameters(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
+        )
         tokenizer = self.opened.tokenizer
         if tokenizer is not None and not tokenizer.loads and not stop:
             tokenizer = None  # ids were given, and ids are the answer
@@ -302,6 +305,7 @@ def load(
     pass_options: PassOptions | None = None,
     max_arena: int = 0,
     library: str = "auto",
+    penalties: bool = False,
     steps_per_replay: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     kernel_progress: Callable[[int, int, str], None] | None = None,
@@ -317,7 +321,8 @@ def load(
     None: one-token decode and PREFILL_BUCKETS, for an encoder TEXT_BUCKETS. `cache_tokens` sizes the cache pool; None: what the buckets can use. `weight_cache`: a
     folder in which transformed weights wait for the next time; None: they are made each time.
     `pass_options` sets options of passes, `{"fuse-regions": {"max-depth": 2}}`. `max_arena` is the most bytes
-    that activations of a step may take (0: any number): longer prefill then runs in smaller chunks. `steps_per_replay` is how many decode
+    that activations of a step may take (0: any number): longer prefill then runs in smaller chunks. `penalties`: what is generated may have a repetition penalty, for which
+    each step keeps a factor a token of the vocabulary. `steps_per_replay` is how many decode
     steps run as one graph where nobody waits for each token; None: STEPS_PER_REPLAY on a GPU, where that saves time, else one. `library` says
     whether cuBLAS computes linears of many tokens: `auto` where the cost model finds it faster, `on`, `off`. `progress(done, total, weight)` is called as weights load,
     `kernel_progress(done, total, kernel)` as kernels that Triton's cache lacks compile. Raises LamellaError for everything a user can mend.
@@ -349,6 +354,7 @@ def load(
         pass_options=pass_options,
         max_arena=max_arena,
         library=library,
+        penalties=penalties,
     )
     assert program.manifest is not None
     compiled = perf_counter()
@@ -388,10 +394,11 @@ def compile(
     skip: Collection[str] = (),
     max_arena: int = 0,
     library: str = "auto",
+    penalties: bool = False,
     fit_registers: bool = False,
 ) -> Program:
     """Compiles a model without loading weights; needs no GPU. `buckets` None stands for COMPILE_BUCKETS; `dtype` auto is the checkpoint's.
-    `quantize`, `quantize_head`, `activations` and `kv_cache` are as for `load`.
+    `quantize`, `quantize_head`, `activations`, `kv_cache` and `penalties` are as for `load`.
 
     `until` names the last stage; IR of every stage is kept. `skip` names passes that do not run. `library`: as for `load`. `max_arena` bounds the bytes of each bucket's arena (0: any size): a bucket
     of one sequence that needs more becomes a smaller one, whose chunks do the same work. With `fit_registers` the kernels are compiled for `arch`, which needs Triton but no GPU: regions of those that spill get smaller
@@ -416,6 +423,7 @@ def compile(
         skip=skip,
         max_arena=max_arena,
         library=library,
+        penalties=penalties,
     )
     if not fit_registers:
         return compiled()

@@ -210,12 +210,13 @@ def compile_model(
     max_arena: int = 0,
     bucket_options: Mapping[str, PassOptions] | None = None,
     library: str = "auto",
+    penalties: bool = False,
 ) -> Program:
     """Compiles a model for some buckets. `dtype` is an element name (`bf16`); `arch` None stands for DEFAULT_ARCH.
 
     `kernels` False stops after the memory plan, which is all the reference executor needs; `pass_options` sets options of passes, such as
     `{"fuse-regions": {"max-depth": 2}}`; `bucket_options` those of one bucket, by its name, which count more;
-    `skip` names passes that do not run; `library` says whether cuBLAS may compute linears of many tokens (`auto`, `on`, `off`). No bucket
+    `penalties`: programs can hold back tokens that a text has. `skip` names passes that do not run; `library` says whether cuBLAS may compute linears of many tokens (`auto`, `on`, `off`). No bucket
     gets an arena of more than `max_arena` bytes (0: any size): one that needs more is replaced by a smaller bucket of one sequence, in which the runtime runs its steps as chunks, and the
     ledger says so. Raises PassError, IRError, and PlanError where no chunk is small enough.
     """
@@ -227,7 +228,7 @@ def compile_model(
     names = pipeline.stage_names()
     last = pipeline.stage_number(until) if until else len(names) if kernels else pipeline.stage_number("plan")
     watch = _Stages(keep_ir)
-    base = decoder.build(config, dtype=dtype, block=BLOCK)
+    base = decoder.build(config, dtype=dtype, block=BLOCK, penalties=penalties)
     blocks = -(-max_context // BLOCK)
     common = Options(blocks=blocks, length=max_context, arch=arch or DEFAULT_ARCH, tuning="auto", max_arena=max_arena, library=library)
     run(base, common, until="model", instruments=(watch,), pass_options=pass_options)

@@ -30,6 +30,7 @@ from lamella.dialects.transformer import (
     LinearOp,
     MulOp,
     PackingAttr,
+    PenalizeOp,
     RMSNormOp,
     RopeOp,
     RouteOp,
@@ -359,7 +360,8 @@ class Step:
         position = self.emit(GatherRowsOp(inputs["positions"], inputs["logit_rows"], loc="sample.position"), "position")
         position = self.emit(AdvanceOp(position, loc="sample.position"), "position")
         temperature, top_k, top_p, min_p, seed = (inputs[name] for name in ("temperature", "top_k", "top_p", "min_p", "seed"))
-        token = self.emit(SampleOp(logits, temperature, top_k, top_p, min_p, seed, position, loc="sample"), "next")
+        judged = self.emit(PenalizeOp(logits, inputs["factors"], loc="penalize"), "penalized") if "factors" in inputs else logits
+        token = self.emit(SampleOp(judged, temperature, top_k, top_p, min_p, seed, position, loc="sample"), "next")
         self.builder.insert(ReturnOp(logits, token, *caches))
 
 

@@ -31,6 +31,8 @@ INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
     "seed": (i32, ("R",)),
 }
 """The inputs of a decoder's step before its caches: element type and named dimensions."""
+PENALTIES: Mapping[str, tuple[Attribute, tuple[str | int, ...]]] = {"penalty": (f32, ("R",)), "factors": (f32, ("R", "V"))}
+"""Two more where tokens that a text has are held back: what each row divides logits of such tokens by, and that, or 1, for every token (V: the vocabulary)."""
 LENGTHS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {"text_length": (i32, ("N",))}
 """One more where a rotation depends on how long the text of a token is (LongRoPE)."""
 ENCODER_INPUTS: Mapping[str, tuple[Attribute, tuple[str, ...]]] = {
@@ -144,20 +146,22 @@ def model_facts(config: ModelConfig) -> dict[str, int | str | Sequence[int]]:
     }
 
 
-def build(config: ModelConfig, *, dtype: str, block: int) -> ModuleOp:
+def build(config: ModelConfig, *, dtype: str, block: int, penalties: bool = False) -> ModuleOp:
     """The module with `@forward`: one step of a ragged batch, as docs/architecture.md describes it; of an encoder one whose texts are whole.
 
     `dtype` (`f32 f16 bf16`) is the element type of weights, activations and (without `config.kv_cache`) cache; logits are float32. `block` is
-    the number of tokens in a cache block. The module's attribute `lamella.model` holds `model_facts`.
+    the number of tokens in a cache block. `penalties`: the inputs of PENALTIES, by which logits are penalized before a token is drawn. The module's attribute `lamella.model` holds `model_facts`.
     """
     element = ELEMENT_TYPES[dtype]
     paired = config.rotary if config.rope_style == "paired" and config.positions == "rope" else 0
     stored = ELEMENT_TYPES[config.kv_cache] if config.kv_cache else element
     cache = KVCacheType.of(config.kv_heads, config.head_dim, stored, block=block, paired=paired)
     caches = [f"cache.{layer}" for layer in range(config.layers if config.causal else 1)]
-    own = {**INPUTS, **(LENGTHS if config.lengths_matter else {})} if config.causal else ENCODER_INPUTS
+    drawn = {**INPUTS, **(PENALTIES if penalties else {}), **(LENGTHS if config.lengths_matter else {})}
+    own = drawn if config.causal else ENCODER_INPUTS
     names = [*own, *caches]
-    types = [*(named_tensor(kind, dims) for kind, dims in own.values()), *(cache for _ in caches)]
+    sized = {name: (kind, [config.vocabulary if d == "V" else d for d in dims]) for name, (kind, dims) in own.items()}
+    types = [*(named_tensor(kind, dims) for kind, dims in sized.values()), *(cache for _ in caches)]
     made = {"logits": named_tensor(f32, ["R", config.vocabulary]), "next": named_tensor(i32, ["R"])}
     made = made if config.causal else {"hidden": named_tensor(element, ["N", config.hidden])}
     results = [*made.values(), *(cache for _ in caches)]

@@ -30,6 +30,7 @@ from lamella.dialects.tile import (
     AttendOp,
     AttendPartialOp,
     CastOp,
+    ColumnsOp,
     ContractExpertsOp,
     ContractOp,
     ContractPartialOp,
@@ -254,6 +255,8 @@ def misalignment(block: Block, argument: BlockArgument, yielded: int) -> str:
         return "another result is computed from it too"
     if contracts:
         return _beside_contract(contracts, terminator, reads, yielded)
+    if not reads.rows and terminator.values[yielded] in reads.elements:
+        return ""  # whichever program computes an element is the only one that reads it
     return _beside_rows(block, argument, terminator)
 
 
@@ -271,7 +274,8 @@ def follow(argument: BlockArgument) -> Reads | str:
         seen.add(value)
         for use in value.uses:
             user = use.operation
-            if isinstance(user, YieldOp):
+            # Numbers of columns are those of the argument's shape; what it holds is not read.
+            if isinstance(user, YieldOp | ColumnsOp):
                 continue
             if not isinstance(user, (*POINTWISE, ReduceOp)):
                 return f"{user.name.removeprefix('tile.')} reads it from other programs"

@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import attribute_of
-from lamella.dialects.transformer import AdvanceOp, DimsAttr, LayoutAttr, dimensions_of, named_tensor, order_of
+from lamella.dialects.transformer import AdvanceOp, DimsAttr, LayoutAttr, MarkOp, dimensions_of, named_tensor, order_of
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Specialize(ModulePass):
         func.func @forward(%tokens : tensor<8xi32>, …) attributes {…, lamella.bucket = {tokens = 8, …}}
         %x = transformer.embedding %tokens, %embed : (…) -> tensor<8x64xf32>
 
-    With `advance` (decode: N = B = R, one token a sequence) the function also returns positions + 1 and context_len + 1, tied to their
-    arguments, and `next` is tied to `tokens`, so that a step feeds the next one on the device. What belongs to the model and to no bucket
+    With `advance` (decode: N = B = R, one token a sequence) the function also returns positions + 1 and context_len + 1 (and, where it penalizes, factors that
+    know the new token), tied to their arguments, and `next` is tied to `tokens`, so that a step feeds the next one on the device. What belongs to the model and to no bucket
     is left behind: `@transform_weights`, and the records `lamella.folds`.
     Expects functions of one block; those without a model signature only get their dimensions. Refuses unknown names of dimensions,
     functions that are specialized already, and sizes that contradict each other.
@@ -123,14 +123,17 @@ def static(type: Attribute, sizes: Mapping[str, int], where: str) -> Attribute:
 
 
 def feed_next_step(function: FuncOp) -> None:
-    """Return the next step's positions and context lengths too, and let `next` take over `tokens`."""
+    """Return the next step's positions and context lengths too (and factors, where it has them), and let `next` take over `tokens`."""
     inputs, outputs, tied = signature.input_names(function), signature.output_names(function), signature.tied(function)
     old = signature.return_of(function)
     counts = ("positions", "context_len")
-    advanced = [AdvanceOp(signature.argument(function, name), loc=name) for name in counts]
-    for name, step in zip(counts, advanced, strict=True):
+    changed: dict[str, AdvanceOp | MarkOp] = {name: AdvanceOp(signature.argument(function, name), loc=name) for name in counts}
+    if "factors" in inputs:
+        factors, penalty = (signature.argument(function, name) for name in ("factors", "penalty"))
+        changed["factors"] = MarkOp(factors, old.operands[outputs.index("next")], penalty, loc="factors")
+    for name, step in changed.items():
         step.result.name_hint = name
-    Rewriter.insert_op(advanced, InsertPoint.before(old))
-    Rewriter.replace_op(old, ReturnOp(*old.operands, *(step.result for step in advanced)))
+    Rewriter.insert_op(list(changed.values()), InsertPoint.before(old))
+    Rewriter.replace_op(old, ReturnOp(*old.operands, *(step.result for step in changed.values())))
     tied[outputs.index("next")] = inputs.index("tokens")
-    signature.describe(function, inputs, [*outputs, *counts], [*tied, *(inputs.index(name) for name in counts)])
+    signature.describe(function, inputs, [*outputs, *changed], [*tied, *(inputs.index(name) for name in changed)])

@@ -21,6 +21,7 @@ from lamella.runtime.sampling_parameters import SamplingParameters
 
 GREEDY = SamplingParameters()
 DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""Inputs that say how a row of logits is drawn from, as SamplingParameters name them."""
 MOST_STEPS = 64
 """Decode steps in one replay; what a stop throws away grows with them, and so does the graph."""
 
@@ -147,6 +148,7 @@ class Session:
         self.decode_bucket = next((b for b in fewest if b.advance), None)
         self.busy = False
         self.longest_short = _longest_short(self.manifest)
+        self.penalizes = any(i.name == "factors" for b in self.manifest.buckets for i in b.inputs)
 
     def stream(
         self,
@@ -162,9 +164,15 @@ class Session:
 
         `max_new_tokens` None means up to the model's context. `ignore_eos` stops at nothing. The host waits once for each
         `steps_per_replay` tokens, which come together; they are the same for any number. Checks happen at once, work as tokens are
-        asked for. Raises PromptError; iterating raises OutOfMemoryError when the cache is full.
+        asked for. Raises PromptError, also for a penalty where the program was compiled without; iterating raises OutOfMemoryError when the cache is full.
         """
         limit = self.check(prompt_ids, max_new_tokens)
+        if sampling.repetition_penalty != 1 and not self.penalizes:
+            raise PromptError(
+                "the program was compiled without penalties",
+                got=f"repetition_penalty {sampling.repetition_penalty}",
+                remedy="load the model with penalties=True",
+            )
         group = step_count(steps_per_replay)
         stops = frozenset(() if ignore_eos else self.manifest.model.eos if stop_ids is None else stop_ids)
         timings = Timings()
@@ -185,7 +193,7 @@ class Session:
             start = time.perf_counter()
             first = self._prefill(ids, blocks, sampling)
             pending, launched, count, made = deque([self._read(first[None])]), 1, 0, list[int]()
-            decode = self._begin_decode(len(ids), blocks, sampling, first) if limit > 1 else None
+            decode = self._begin_decode(ids, blocks, sampling, first) if limit > 1 else None
             while count < limit:
                 while decode is not None and launched < limit and len(pending) <= lookahead:
                     left = min(limit - launched, self._steps_alike(len(ids), launched, limit))
@@ -196,7 +204,7 @@ class Session:
                         first = self._prefill([*ids, *made], blocks, sampling)
                         pending.append(self._read(first[None]))
                         launched += 1
-                        decode = self._begin_decode(len(ids) + len(made), blocks, sampling, first)
+                        decode = self._begin_decode([*ids, *made], blocks, sampling, first)
                         continue
                     steps = group if group <= left else 1
                     pending.append(self._read(decode(steps)))
@@ -254,10 +262,17 @@ class Session:
         """One step over a ragged batch of the caller's own sequences and blocks, padded to `bucket` (None: the smallest that fits).
 
         A batch that fits none runs in pieces: neighbouring sequences that go together, a long one in chunks.
-        Lengths: N, N, B+1, B, B rows, R, R. Padding rows belong to no sequence. Raises ManifestError when not even one token fits.
+        Lengths: N, N, B+1, B, B rows, R, R. Padding rows belong to no sequence. Raises ManifestError when not even one token fits, PromptError for
+        a repetition penalty.
         """
         lengths = [n for n, (a, b) in zip(context_len, pairwise(query_start), strict=True) for _ in range(b - a)]
         rows = list(sampling or [GREEDY] * len(logit_rows))
+        if any(row.repetition_penalty != 1 for row in rows):
+            raise PromptError(
+                "a step knows only its own tokens, not those of the text so far",
+                got="a repetition_penalty",
+                remedy="let `stream` run the sequence",
+            )
         batch = Ragged(tokens, positions, query_start, context_len, block_table, logit_rows, rows, lengths)
         if bucket is not None or self._fitting(*batch.sizes):
             return self._run_step(batch, bucket or self.bucket_for(*batch.sizes))
@@ -366,17 +381,28 @@ class Session:
             },
             [blocks],
         )
+        factors = self._factors(ids[: chunk.end], sampling)
+        if factors is not None:
+            self.executor.inputs(chunk.bucket)["factors"][: len(rows)].copy_(factors)
         self.executor.launch(chunk.bucket)
 
+    def _factors(self, ids: Sequence[int], sampling: SamplingParameters) -> torch.Tensor | None:
+        """What logits are divided by after a text, float32 [V] on the device: its penalty for tokens of the text, else 1; None for a program without."""
+        if not self.penalizes:
+            return None
+        made = torch.ones(self.manifest.model.vocabulary, device=self.executor.device)
+        return made.index_fill_(0, torch.tensor(ids, device=made.device), sampling.repetition_penalty)
+
     def _begin_decode(
-        self, position: int, blocks: list[int], sampling: SamplingParameters, first: torch.Tensor
+        self, ids: Sequence[int], blocks: list[int], sampling: SamplingParameters, first: torch.Tensor
     ) -> Callable[[int], torch.Tensor]:
-        """Fill the decode bucket for the token at `position`, which is copied from `first` on the device; returns what runs so many steps.
+        """Fill the decode bucket for the token after `ids`, which is copied from `first` on the device; returns what runs so many steps.
 
         Every step feeds the next: the program writes the new token, position and context length over its own inputs. Without a decode
         bucket the smallest other one runs a token at a time, filled anew for each.
         """
         bucket = self.decode_bucket or min(self.prefill_buckets, key=lambda b: b.tokens)
+        position, factors = len(ids), self._factors(ids, sampling)
 
         def fill(position: int, following: torch.Tensor) -> None:
             self._fill(
@@ -392,7 +418,10 @@ class Session:
                 },
                 [blocks],
             )
-            self.executor.inputs(bucket)["tokens"][:1].copy_(following)
+            inputs = self.executor.inputs(bucket)
+            inputs["tokens"][:1].copy_(following)
+            if factors is not None:
+                inputs["factors"][:1].copy_(factors.index_fill_(0, following.long(), sampling.repetition_penalty))
 
         def run(steps: int) -> torch.Tensor:
             self.executor.launch(bucket, steps)
@@ -414,11 +443,14 @@ class Session:
         return run
 
     def _fill(self, bucket: Bucket, values: Mapping[str, Sequence], block_table: Sequence[Sequence[int]]) -> None:
-        """Write inputs, zero beyond what is given: padding tokens have id 0, padding sequences own only the null block."""
+        """Write inputs (but for factors, which are left at 1), zero beyond what is given: padding tokens have id 0, padding sequences own only the null block."""
         inputs = self.executor.inputs(bucket)
         width = self.manifest.cache.blocks_per_sequence
         rows = [[*blocks, *[0] * (width - len(blocks))] for blocks in block_table]
         for name, tensor in inputs.items():
+            if name == "factors":
+                tensor.fill_(1.0)
+                continue
             given = rows if name == "block_table" else values[name]
             host = torch.zeros(tensor.shape, dtype=tensor.dtype)
             host[: len(given)] = torch.tensor(list(given), dtype=tensor.dtype)
@@ -437,7 +469,7 @@ class Session:
 
 def _drawing(rows: Sequence[SamplingParameters]) -> dict[str, list[float]]:
     """The inputs that say how each row of logits is drawn from."""
-    return {name: [getattr(row, name) for row in rows] for name in DRAWING}
+    return {**{name: [getattr(row, name) for row in rows] for name in DRAWING}, "penalty": [row.repetition_penalty for row in rows]}
 
 
 def _longest_short(manifest: Manifest) -> int | None:

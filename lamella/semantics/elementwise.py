@@ -35,6 +35,18 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+@scalar("equal")
+def equal(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """1 where x = y, else 0, in x's type."""
+    return (x == y).to(x.dtype)
+
+
+@scalar("select")
+def select(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x where the condition is not 0, else y."""
+    return torch.where(condition != 0, x, y)
+
+
 @reduction("sum")
 def sum_last(x: torch.Tensor) -> torch.Tensor:
     """Sum over the last axis, kept."""

@@ -21,6 +21,12 @@ def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return x.index_select(0, rows)
 
 
+@implements("tile.columns")
+def columns(x: torch.Tensor) -> torch.Tensor:
+    """x[N, C] -> i32 [N, C], each row 0 … C-1."""
+    return torch.arange(x.shape[1], dtype=torch.int32, device=x.device).expand(x.shape)
+
+
 @implements("transformer.gather_columns")
 @implements("tile.gather_columns")
 def gather_columns(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

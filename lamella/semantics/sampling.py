@@ -113,6 +113,18 @@ def sample(
     return torch.where(greedy, best, drawn).to(torch.int32)
 
 
+@implements("transformer.penalize")
+def penalize(logits: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """logits[R, V] f32, factors[R, V] f32 -> [R, V] f32: max(l, 0) / f + min(l, 0) · f, one of which is 0 (arXiv 1909.05858)."""
+    return logits.clamp(min=0) / factors + logits.clamp(max=0) * factors
+
+
+@implements("transformer.mark")
+def mark(factors: torch.Tensor, tokens: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
+    """factors[R, V] f32, tokens[R] i32, penalty[R] f32 -> [R, V] f32, the factor of each row's token being the row's penalty."""
+    return factors.scatter(1, tokens.long()[:, None], penalty[:, None])
+
+
 @implements("transformer.advance")
 def advance(x: torch.Tensor) -> torch.Tensor:
     """x i32 -> x + 1."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +57,9 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0: among all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest tokens that make up this probability.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="Sample among tokens at least so likely, as a share of the likeliest.")] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divide logits of tokens that the text has by this, multiply negative ones; 1: leave them.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(metavar="STR", help="Stop before this text; may be repeated.")] = None,
     as_json: JsonOption = False,
@@ -77,7 +81,9 @@ def generate(
     if not chat and (system is not None or tools is not None):
         raise PromptError("a conversation is missing", where="--tools" if system is None else "--system", remedy="add --chat")
     # Whatever can be wrong with the request is found before the work of compiling and loading begins.
-    SamplingParameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    sampling = SamplingParameters(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
+    )
     most = byte_count(max_arena, "--max-arena")
     if "" in (stop or ()):
         raise PromptError("a stop string is empty", where="--stop", expected="at least one character")
@@ -109,6 +115,7 @@ def generate(
             weight_cache=weight_cache,
             max_arena=most,
             library=library,
+            penalties=repetition_penalty != 1,
             steps_per_replay=steps,
             progress=lambda done, total, weight: show(f"loading weights, {done} of {total}"),
             kernel_progress=lambda done, total, kernel: show(f"compiling kernels, {done} of {total}"),
@@ -116,11 +123,7 @@ def generate(
     result = loaded.generate(
         ids,
         max_new_tokens=max_new_tokens or min(DEFAULT_NEW_TOKENS, limit),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
+        **asdict(sampling),
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
         steps_per_replay=steps,

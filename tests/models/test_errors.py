@@ -140,6 +140,7 @@ def model(tmp_path: Path) -> Path:
         (["--prompt-ids", "1", "--temperature", "nan"], ("temperature", "got nan")),
         (["--prompt-ids", "1", "--top-p", "1.5"], ("top_p", "at most 1", "got 1.5")),
         (["--prompt-ids", "1", "--top-p", "0"], ("top_p", "above 0", "got 0")),
+        (["--prompt-ids", "1", "--repetition-penalty", "0"], ("repetition_penalty", "above 0", "got 0")),
         (["--prompt-ids", "1", "--min-p", "2"], ("min_p", "from 0 to 1", "got 2")),
         (["--prompt-ids", "1", "--top-k", "-3"], ("top_k", "at least 0", "got -3")),
         (["--prompt-ids", "1", "--seed", "-1"], ("seed", "got -1")),

@@ -34,7 +34,7 @@ def test_a_kernel_finds_the_token_where_the_step_before_left_it(small: Tiny) -> 
     prompt = text(5, seed=8, vocabulary=SMALL.vocabulary)
     expected = list(small.session("reference").stream(prompt, 6, ignore_eos=True))
     with runner._sequence(40) as blocks:
-        run = runner._begin_decode(5, blocks, SAMPLING["greedy"], runner._prefill(prompt, blocks, SAMPLING["greedy"]))
+        run = runner._begin_decode(prompt, blocks, SAMPLING["greedy"], runner._prefill(prompt, blocks, SAMPLING["greedy"]))
         assert run(3)[:, 0].tolist() == expected[1:4]
         assert run(2)[:, 0].tolist() == expected[4:6]
         assert runner.executor.inputs(bucket)["tokens"].tolist() == expected[5:6]

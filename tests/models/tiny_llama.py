@@ -179,10 +179,10 @@ class Tiny:
     dtype: str = "f32"
 
     @staticmethod
-    def of(config: ModelConfig, shapes: Sequence[Shape], *, dtype: str = "f32", kernels: bool = True) -> Tiny:
+    def of(config: ModelConfig, shapes: Sequence[Shape], *, dtype: str = "f32", kernels: bool = True, penalties: bool = False) -> Tiny:
         """Compiles, verifying after every pass."""
         model = peer(config)
-        program = compile_model(config, shapes, dtype=dtype, max_context=CONTEXT, kernels=kernels, verify_each=True)
+        program = compile_model(config, shapes, dtype=dtype, max_context=CONTEXT, kernels=kernels, verify_each=True, penalties=penalties)
         return Tiny(config, model, weights_of(config, model), program, dtype)
 
     def session(

@@ -172,10 +172,19 @@ def test_generate_streams_text(calls: list[Any], capsys: pytest.CaptureFixture[s
     load.pop("kernel_progress")(1, 2, "t1_gemv_0")
     assert (load.pop("quantize_head"), load.pop("activations"), load.pop("kv_cache")) == (None, "none", "auto")
     assert (load.pop("quantize"), load.pop("steps_per_replay"), generate["steps_per_replay"]) == ("none", 1, 1)
-    assert load.pop("library") == "auto"
+    assert (load.pop("library"), load.pop("penalties")) == ("auto", False)
     assert load == {"device": "cpu", "dtype": "auto", "executor": "auto", "max_context": None, "max_arena": 0, "weight_cache": Path("kept")}
     assert ids == [1]
-    expected = {"max_new_tokens": 5, "temperature": 0.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3, "ignore_eos": False}
+    expected = {
+        "max_new_tokens": 5,
+        "temperature": 0.5,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": 3,
+        "ignore_eos": False,
+    }
     assert {name: generate[name] for name in expected} == expected
     assert generate["stop"] == ("\n", "END")
 

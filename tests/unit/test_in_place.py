@@ -69,6 +69,19 @@ def why_not(arguments: list[str], ops: str, yields: list[tuple[str, str]], argum
             id="a vector",
         ),
         pytest.param([X, X], f'%r = tile.map "silu"(%1) : {X} -> {X}', [("%r", X)], id="not read at all"),
+        pytest.param(
+            [N, X],
+            f'%r = tile.map "neg"(%0) : {N} -> {N} \n %q = tile.map "silu"(%1) : {X} -> {X}',
+            [("%r", N), ("%q", X)],
+            id="a vector beside a matrix",
+        ),
+        pytest.param(
+            [X, S],
+            f"%n = tile.columns %0 : {X} -> tensor<4x8xi32> \n %f = tile.cast %n : tensor<4x8xi32> -> {X} \n"
+            f'%e = tile.map "equal"(%f, %1) : {X}, {S} -> {X} \n %r = tile.map "select"(%e, %1, %0) : {X}, {S}, {X} -> {X}',
+            [("%r", X)],
+            id="numbers of its columns",
+        ),
     ],
 )
 def test_same_grid_index(arguments: list[str], ops: str, yields: list[tuple[str, str]]) -> None:
@@ -161,11 +174,11 @@ def test_same_grid_index(arguments: list[str], ops: str, yields: list[tuple[str,
             id="a vector's sum",
         ),
         pytest.param(
-            [N, X],
-            f'%r = tile.map "neg"(%0) : {N} -> {N} \n %q = tile.map "silu"(%1) : {X} -> {X}',
-            [("%r", N), ("%q", X)],
+            [X, W],
+            f'%s = tile.reduce "sum" %0 : {X} -> {S} \n %r = tile.map "mul"(%0, %s) : {X}, {S} -> {X} \n %q = tile.map "silu"(%1) : {W} -> {W}',
+            [("%r", X), ("%q", W)],
             "other rows",
-            id="a vector beside a matrix",
+            id="a row and its own reduction, beside more rows",
         ),
         pytest.param(
             [X, "tensor<4x4xf32>"],

@@ -208,6 +208,8 @@ def test_bad_prompts(ids: list[int], count: int | None, message: str) -> None:
         ("top_k", -1),
         ("top_p", 0.0),
         ("top_p", 1.5),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
         ("min_p", -0.1),
         ("min_p", 1.5),
         ("min_p", float("nan")),

@@ -134,7 +134,7 @@ def test_a_sequence_taken_back_goes_on_as_if_nothing_had_been_overshot(overshoot
     assert bucket is not None
     with runner._sequence(CONTEXT) as blocks:
         first = runner._prefill(prompt, blocks, HOT)
-        run = runner._begin_decode(len(prompt), blocks, HOT, first)
+        run = runner._begin_decode(prompt, blocks, HOT, first)
         kept = run(5)[:, 0].tolist()
         assert [whole[0], *kept] == whole[:6]
         run(overshoot)
@@ -142,7 +142,7 @@ def test_a_sequence_taken_back_goes_on_as_if_nothing_had_been_overshot(overshoot
         inputs = runner.executor.inputs(bucket)
         assert inputs["positions"].tolist() == [len(prompt) + 5 + overshoot]
         assert inputs["context_len"].tolist() == [len(prompt) + 6 + overshoot]
-        run = runner._begin_decode(len(prompt) + 5, blocks, HOT, torch.tensor([whole[5]], dtype=torch.int32))
+        run = runner._begin_decode([*prompt, *whole[:5]], blocks, HOT, torch.tensor([whole[5]], dtype=torch.int32))
         assert run(8)[:, 0].tolist() == whole[6:14]
 
 
@@ -151,7 +151,7 @@ def test_what_several_steps_sample_is_kept_until_it_is_read() -> None:
     bucket = runner.decode_bucket
     assert bucket is not None
     with runner._sequence(CONTEXT) as blocks:
-        run = runner._begin_decode(1, blocks, HOT, runner._prefill([5], blocks, HOT))
+        run = runner._begin_decode([5], blocks, HOT, runner._prefill([5], blocks, HOT))
         both = [run(3).clone(), run(1).clone(), run(2).clone()]
     assert [tokens.shape for tokens in both] == [(3, 1), (1, 1), (2, 1)]
     assert torch.cat(both)[:, 0].tolist() == generated(session(), [5], 7, 1)[1:]

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from lamella.semantics import IMPLEMENTATIONS, REDUCTIONS, SCALARS
 from lamella.semantics.attention import attend, sequence_of, slots
@@ -336,6 +337,21 @@ def test_min_p_of_infinite_logits():
     logits = torch.tensor([[0.0, math.inf, math.inf], [-math.inf] * 3, [math.nan, 1.0, -math.inf]])
     assert {sample(logits, min_p=0.1, seed=seed)[0].item() for seed in range(20)} <= {1, 2}
     assert sample(logits, min_p=0.1)[2].item() == 1
+
+
+def test_penalties_are_those_of_transformers():
+    """Logits of both signs, infinite and NaN, of tokens that a text has and of others; a factor of 1 changes no bit."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(3, 50, generator=generator) * 4
+    logits[0, :4] = torch.tensor([math.inf, -math.inf, 0.0, -0.0])
+    texts, penalty = torch.randint(0, 50, (3, 20), generator=generator), 1.7
+    factors = torch.ones(3, 50)
+    for column in texts.T:
+        factors = IMPLEMENTATIONS["transformer.mark"](factors, column.int(), torch.full((3,), penalty))
+    found = IMPLEMENTATIONS["transformer.penalize"](logits, factors)
+    torch.testing.assert_close(found, RepetitionPenaltyLogitsProcessor(penalty)(texts, logits.clone()), rtol=0, atol=0)
+    same = IMPLEMENTATIONS["transformer.penalize"](logits, torch.ones(3, 50))
+    assert torch.equal(same, logits)
 
 
 def test_greedy_takes_the_first_of_the_largest_and_never_nan():

@@ -73,6 +73,31 @@ class GatherColumnsOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ColumnsOp(IRDLOperation):
+    """The number of each element's column: of x[N,C] the i32 [N,C] whose rows are 0 … C-1. What x holds is not read."""
+
+    name = "tile.columns"
+
+    x = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
+
+    def __init__(self, x: SSAValue, *, loc: str | None = None) -> None:
+        super().__init__(operands=[x], result_types=[TensorType(i32, shape_of(x))], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        if len(shape_of(self.x)) != 2:
+            raise VerifyException(f"{subject(self)}: x has type {self.x.type}, expected a matrix")
+        expected = TensorType(i32, shape_of(self.x))
+        if self.result.type != expected:
+            raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {expected}")
+
+
+@irdl_op_definition
 class ReshapeOp(IRDLOperation):
     """The numbers of `input`, in order, in another shape of as many: the heads of each row as rows of their own, and back."""
 

@@ -12,7 +12,7 @@ from lamella.dialects.transformer.norm import LayerNormOp, RMSNormOp
 from lamella.dialects.transformer.quantize import ByGroupOp, DequantizeOp, GroupMinsOp, GroupScalesOp, PackWeightOp
 from lamella.dialects.transformer.quantize_rows import ROW_KINDS, DequantizeRowsOp, QuantizeRowsOp
 from lamella.dialects.transformer.rope import RopeOp, RopeRowOp, RopeTableOp, RotateOp, original_length
-from lamella.dialects.transformer.sampling import AdvanceOp, SampleOp
+from lamella.dialects.transformer.sampling import AdvanceOp, MarkOp, PenalizeOp, SampleOp
 from lamella.dialects.transformer.types import DimsAttr, KVCacheType, LayoutAttr, Order, dimensions_of, named_tensor, order_of, ordered
 from lamella.dialects.transformer.weight import (
     ConcatRowsOp,
@@ -59,7 +59,9 @@ Transformer = Dialect(
         RotateOp,
         CacheWriteOp,
         AttentionOp,
+        PenalizeOp,
         SampleOp,
+        MarkOp,
         AdvanceOp,
         ScaleOp,
         ScaleRowsOp,
@@ -94,11 +96,13 @@ __all__ = [
     "LayerNormOp",
     "LayoutAttr",
     "LinearOp",
+    "MarkOp",
     "MulOp",
     "Order",
     "PackWeightOp",
     "PackingAttr",
     "PairRowsOp",
+    "PenalizeOp",
     "QuantizeRowsOp",
     "RMSNormOp",
     "RopeOp",

@@ -1,4 +1,4 @@
-"""The last ops of a step: choosing tokens, and counting on."""
+"""The last ops of a step: holding back tokens that the text has, choosing tokens, and counting on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,52 @@ from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
 from xdsl.traits import Pure
 
 from lamella.dialects.transformer.types import IndexTensor, TransformerOp, Value, WideTensor, dimensions_of, located, named_tensor
+
+
+@irdl_op_definition
+class PenalizeOp(TransformerOp):
+    """logits[R,V] f32, factors[R,V] f32 -> [R,V] f32: a logit that is not negative divided by its factor, a negative one multiplied by it.
+
+    A factor of 1 changes nothing. CTRL, arXiv 1909.05858, with the rule for negative logits of Hugging Face transformers.
+    """
+
+    name = "transformer.penalize"
+
+    logits = operand_def(WideTensor)
+    factors = operand_def(WideTensor)
+    result = result_def(WideTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, logits: Value, factors: Value, *, loc: str | None = None) -> None:
+        super().__init__(operands=[logits, factors], result_types=[SSAValue.get(logits).type], attributes=located(loc))
+
+    def verify_(self) -> None:
+        self.expect_like("factors", self.factors, self.logits, "logits")
+        self.expect_like("result", self.result, self.logits, "logits")
+
+
+@irdl_op_definition
+class MarkOp(TransformerOp):
+    """factors[R,V] f32, tokens[R], penalty[R] f32 -> [R,V] f32: the factors with that of row r's token replaced by the row's penalty."""
+
+    name = "transformer.mark"
+
+    factors = operand_def(WideTensor)
+    tokens = operand_def(IndexTensor)
+    penalty = operand_def(WideTensor)
+    result = result_def(WideTensor)
+
+    traits = traits_def(Pure())
+
+    def __init__(self, factors: Value, tokens: Value, penalty: Value, *, loc: str | None = None) -> None:
+        super().__init__(operands=[factors, tokens, penalty], result_types=[SSAValue.get(factors).type], attributes=located(loc))
+
+    def verify_(self) -> None:
+        rows, _ = self.dimensions("factors", self.factors, 2)
+        self.expect_shape("tokens", self.tokens, (rows,), "the rows of factors")
+        self.expect_shape("penalty", self.penalty, (rows,), "the rows of factors")
+        self.expect_like("result", self.result, self.factors, "factors")
 
 
 @irdl_op_definition

@@ -18,6 +18,7 @@ from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import (
     AddRowsOp,
     CastOp,
+    ColumnsOp,
     ConstantOp,
     DequantizeOp,
     FusedOp,
@@ -403,6 +404,11 @@ def _gather_columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
     return e.emit(op.x, e.elsewhere(place, columns))
 
 
+def _columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, ColumnsOp) and place.cols is not None
+    return e.b.cast(place.cols, i32)
+
+
 def _reshape(e: Emitter, op: Operation, place: Place) -> SSAValue:
     """Memory knows no shape: the input is read as if it had that of the result."""
     assert isinstance(op, ReshapeOp)
@@ -484,6 +490,7 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     ReduceOp: _reduce,
     GatherOp: _gather,
     GatherColumnsOp: _gather_columns,
+    ColumnsOp: _columns,
     DequantizeOp: unpacked_number,
     ReshapeOp: _reshape,
     AddRowsOp: _add_rows,

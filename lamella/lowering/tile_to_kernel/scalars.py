@@ -63,6 +63,18 @@ def magnitude(b: KernelBuilder, x: SSAValue) -> SSAValue:
     return b.bitcast(b.minimum(b.and_(b.bitcast(x, i32), 0x7FFFFFFF), 0x7F800000), f32)
 
 
+@scalar_rule("equal")
+def equal(b: KernelBuilder, x: SSAValue, y: SSAValue) -> SSAValue:
+    """1 where x = y, else 0."""
+    return b.where(b.eq(x, y), 1.0, 0.0)
+
+
+@scalar_rule("select")
+def select(b: KernelBuilder, condition: SSAValue, x: SSAValue, y: SSAValue) -> SSAValue:
+    """x where the condition is not 0, else y."""
+    return b.where(b.ne(condition, 0.0), x, y)
+
+
 @scalar_rule("square")
 def square(b: KernelBuilder, x: SSAValue) -> SSAValue:
     """x²."""

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import f8E4M3FN
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.attributes import attributes_of, element_type_of, shape_of
-from lamella.dialects.tile import AttendOp, GatherOp, ReduceOp, RotateOp, SampleOp, ScatterOp, SlotsOp
+from lamella.dialects.tile import AttendOp, ColumnsOp, GatherOp, ReduceOp, RotateOp, SampleOp, ScatterOp, SlotsOp
 from lamella.lowering.transformer_to_tile.rules import Rule, TileBuilder
 
 LARGEST, SMALLEST = 448.0, 2.0**-100
@@ -99,10 +99,28 @@ def sample(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Seque
     return [b.add(SampleOp(operands[0], operands[1:], loc=b.loc), "next")]
 
 
+def penalize(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """max(l, 0) / f + min(l, 0) · f."""
+    logits, factors = operands
+    over, under = b.map("div", b.map("maximum", logits, 0.0), factors), b.map("mul", b.map("minimum", logits, 0.0), factors)
+    return [b.map("add", over, under)]
+
+
+def mark(op: Operation, operands: Sequence[SSAValue], b: TileBuilder) -> Sequence[SSAValue]:
+    """The penalty where a column's number is the row's token, else the factor. Numbers of tokens are exact in float32."""
+    factors, tokens, penalty = operands
+    rows = shape_of(tokens)[0]
+    numbers = b.float32(b.add(ColumnsOp(factors, loc=b.loc), "columns"))
+    here = b.map("equal", numbers, b.float32(b.reshape(tokens, (rows, 1))))
+    return [b.map("select", here, b.reshape(penalty, (rows, 1)), factors)]
+
+
 RULES: dict[str, Rule] = {
     "transformer.rotate": rotate,
     "transformer.rope_row": rope_row,
     "transformer.cache_write": cache_write,
     "transformer.attention": attention,
+    "transformer.penalize": penalize,
     "transformer.sample": sample,
+    "transformer.mark": mark,
 }

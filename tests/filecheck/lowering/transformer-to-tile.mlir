@@ -153,6 +153,19 @@ func.func @sample(%logits: tensor<2x16xf32>, %f: tensor<2xf32>, %i: tensor<2xi32
   func.return %next : tensor<2xi32>
 }
 
+// CHECK-LABEL: func.func @penalties
+// CHECK:         %[[OVER:.*]] = tile.map "div"(%{{.*}}, %factors)
+// CHECK:         %[[UNDER:.*]] = tile.map "mul"(%{{.*}}, %factors)
+// CHECK-NEXT:    %held = tile.map "add"(%[[OVER]], %[[UNDER]]) {loc = "penalize"}
+// CHECK:         %columns = tile.columns %factors {loc = "factors"} : tensor<2x16xf32> -> tensor<2x16xi32>
+// CHECK:         %[[HERE:.*]] = tile.map "equal"(
+// CHECK:         %known = tile.map "select"(%[[HERE]], %{{.*}}, %factors) {loc = "factors"} : tensor<2x16xf32>, tensor<2x1xf32>, tensor<2x16xf32> -> tensor<2x16xf32>
+func.func @penalties(%logits: tensor<2x16xf32>, %factors: tensor<2x16xf32>, %next: tensor<2xi32>, %penalty: tensor<2xf32>) -> (tensor<2x16xf32>, tensor<2x16xf32>) {
+  %held = transformer.penalize %logits, %factors {loc = "penalize"} : (tensor<2x16xf32>, tensor<2x16xf32>) -> tensor<2x16xf32>
+  %known = transformer.mark %factors, %next, %penalty {loc = "factors"} : (tensor<2x16xf32>, tensor<2xi32>, tensor<2xf32>) -> tensor<2x16xf32>
+  func.return %held, %known : tensor<2x16xf32>, tensor<2x16xf32>
+}
+
 // Heads that are normalized one by one are rows of their own; a weight for the whole row meets the whole row.
 // CHECK-LABEL: func.func @head_norm
 // CHECK-NEXT:    %[[HEADS:.*]] = tile.reshape %x to [6, 4] {loc = "layers.0.attn.q_norm"} : tensor<3x8xf32> -> tensor<6x4xf32>

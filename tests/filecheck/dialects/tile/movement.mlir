@@ -26,6 +26,12 @@ func.func @columns(%x: tensor<3x8xbf16>, %columns: tensor<5xi32>) -> tensor<3x5x
   func.return %y : tensor<3x5xbf16>
 }
 
+func.func @numbers(%x: tensor<3x8xbf16>) -> tensor<3x8xi32> {
+  // CHECK: %n = tile.columns %x {loc = "factors"} : tensor<3x8xbf16> -> tensor<3x8xi32>
+  %n = tile.columns %x {loc = "factors"} : tensor<3x8xbf16> -> tensor<3x8xi32>
+  func.return %n : tensor<3x8xi32>
+}
+
 // Heads may be rows of their own: here a scale for each.
 // CHECK-LABEL: func.func @scatter_heads
 func.func @scatter_heads(%values: tensor<6x1xf32>, %cache: tensor<?x2x2x16x1xf32>, %slots: tensor<3xi32>) -> tensor<?x2x2x16x1xf32> {

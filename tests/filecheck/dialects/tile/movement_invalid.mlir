@@ -109,3 +109,17 @@ func.func @sizes(%x: tensor<3x8xf32>) {
   %y = tile.reshape %x to [4, 6] : tensor<3x8xf32> -> tensor<6x4xf32>
   func.return
 }
+
+// -----
+// CHECK: tile.columns: x has type tensor<8xf32>, expected a matrix
+func.func @numbers_of_a_vector(%x: tensor<8xf32>) {
+  %n = tile.columns %x : tensor<8xf32> -> tensor<8xi32>
+  func.return
+}
+
+// -----
+// CHECK: tile.columns at factors: result has type tensor<3x8xf32>, expected tensor<3x8xi32>
+func.func @numbers_in_floats(%x: tensor<3x8xf32>) {
+  %n = tile.columns %x {loc = "factors"} : tensor<3x8xf32> -> tensor<3x8xf32>
+  func.return
+}
