@@ -247,10 +247,11 @@ def test_a_step_needs_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 @pytest.mark.gpu
-def test_a_tune_in_the_step_on_the_device(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", ["1", "40"])
+def test_a_tune_in_the_step_on_the_device(tokens: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Decode and a prompt: every region is decided, nothing fails, and a second run has nothing to do."""
     path = tmp_path / "m.json"
-    command = ["tune", TINY, "--in-step", "--tokens", "1,40", "--max-context", "128", "-o", str(path), "--json"]
+    command = ["tune", TINY, "--in-step", "--tokens", tokens, "--max-context", "128", "-o", str(path), "--json"]
     assert cli.main(command) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["state"] for row in rows} == {"measured"} and all(row["measurement"]["step"][0] > 0 for row in rows)
