@@ -222,6 +222,8 @@ def compile_model(
     """
     if not config.causal and any(shape.advance for shape in shapes):
         raise PassError("an encoder has no decode steps", where=config.family, expected="buckets of whole texts, such as Shape.batch(512)")
+    if penalties and not config.causal:
+        raise PassError("an encoder draws no tokens to penalize", where=config.family)
     run = partial(pipeline.run, verify_each=verify_each, skip=skip)
     own = {name: {p: {**(pass_options or {}).get(p, {}), **o} for p, o in given.items()} for name, given in (bucket_options or {}).items()}
     options_of = {name: {**(pass_options or {}), **given} for name, given in own.items()}

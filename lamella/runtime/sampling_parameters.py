@@ -21,9 +21,9 @@ class SamplingParameters:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    seed: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

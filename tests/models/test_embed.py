@@ -132,6 +132,8 @@ def test_encoders_generate_nothing_and_decoders_embed_nothing(
         tiny[1].generate([1, 2, 3])
     with pytest.raises(PassError, match="an encoder has no decode steps"):
         api.compile(tiny[1].opened, buckets=[Shape.decode()])
+    with pytest.raises(PassError, match="an encoder draws no tokens to penalize"):
+        api.compile(tiny[1].opened, penalties=True)
     transformers.LlamaConfig(
         vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, architectures=["LlamaForCausalLM"]
     ).save_pretrained(tmp_path)

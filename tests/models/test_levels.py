@@ -149,7 +149,14 @@ def test_greedy_ids_are_those_of_transformers(small: Tiny) -> None:
         assert list(small.session(level).stream(ids, count)) == expected[:count], level
 
 
-SAMPLING = [(1.0, 0, 1.0, 0), (1.0, 0, 1.0, 1), (0.7, 12, 1.0, 1), (1.3, 0, 0.8, 2), (2.0, 30, 0.9, 2**31 - 1), (0.0, 3, 0.5, 7)]
+SAMPLING = [
+    (1.0, 0, 1.0, 0),
+    (1.0, 0, 1.0, 1),
+    (0.7, 12, 1.0, 1),
+    (1.3, 0, 0.8, 2, 0.1),
+    (2.0, 30, 0.9, 2**31 - 1),
+    (0.0, 3, 0.5, 7),
+]
 
 
 def test_every_executor_draws_the_same_ids(small: Tiny) -> None:

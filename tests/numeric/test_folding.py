@@ -163,7 +163,8 @@ def logits(config, passes: str, dtype: str, weights: Mapping[str, torch.Tensor],
     count = len(tokens)
     ints = [tokens, list(range(count)), [0, count], [count], [[1, 2, 3, 4]], list(range(count))]
     given = [torch.tensor(value, dtype=torch.int32) for value in ints]
-    sampling = [torch.zeros(count), torch.zeros(count, dtype=torch.int32), torch.ones(count), torch.zeros(count, dtype=torch.int32)]
+    zeros, none = torch.zeros(count), torch.zeros(count, dtype=torch.int32)
+    sampling = [zeros, none, torch.ones(count), zeros, none]
     caches = [torch.zeros(5, 2, config.kv_heads, 16, config.head_dim, dtype=DTYPES[dtype]) for _ in range(config.layers)]
     return evaluate(body, [*given, *sampling, *caches, *(held[name] for name in names)])[0]
 
