@@ -311,9 +311,13 @@ def report(
     max_arena: ArenaOption = None,
     random_weights: SeedOption = None,
     library: LibraryOption = "auto",
+    measured: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A result of `python -m benchmarks kernels` or `all`: what kernels took.")
+    ] = None,
 ) -> None:
     """Print memory, kernels, the work of a step and what bounds it; with --arch also registers, spills, shared memory and occupancy."""
     from lamella.output import output_folder
+    from lamella.tools.measured import read_measured
     from lamella.tools.report import as_manifest
     from lamella.tools.report_files import FILES, ModelReport
 
@@ -323,7 +327,8 @@ def report(
     if context is not None and context > manifest.max_context:
         raise PromptError("bad context", where="--context", expected=f"1 to {manifest.max_context}, the longest one", got=str(context))
     longest, figures = context or manifest.max_context, None if arch is None else _figures(program, arch)
-    made = ModelReport(manifest, program.kernels, longest, program.accesses, figures)
+    took = {} if measured is None else read_measured(measured, manifest)
+    made = ModelReport(manifest, program.kernels, longest, program.accesses, figures, took)
     if output is not None:
         with output_folder(output, FILES) as folder:
             made.write(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lamella.passes.device import DEVICES, Device, device
 from lamella.runtime.manifest import Bucket, Manifest
 from lamella.tools.layer_picture import layer_picture
+from lamella.tools.measured import Measured, measured_json, measured_table
 from lamella.tools.pictures import arena_picture
 from lamella.tools.report import bucket_name, kernel_table, memory_table, model_line, storage_table
 from lamella.tools.roofline import Access, report_json, step_work, triage
@@ -29,13 +30,14 @@ DEFAULT_ARCH = "sm_90"
 @dataclass(frozen=True)
 class ModelReport:
     """What a report is about: a manifest, its printed kernels and their accesses, `context` tokens in each cache, and (from a
-    cross-compilation) the resources of each kernel."""
+    cross-compilation) the resources of each kernel, and (from a result of the benchmarks) what they took."""
 
     manifest: Manifest
     sources: Mapping[str, str]
     context: int
     accesses: Mapping[str, Sequence[Access]] = field(default_factory=dict[str, Sequence[Access]])
     figures: Mapping[str, KernelResources] | None = None
+    measured: Mapping[Bucket, Measured] = field(default_factory=dict[Bucket, Measured])
 
     @property
     def device(self) -> Device:
@@ -53,6 +55,7 @@ class ModelReport:
         works = [step_work(manifest, bucket, self.device, self.context) for bucket in manifest.buckets]
         tables: list[TextTable] = [memory_table(manifest), storage_table(manifest), pool_table(manifest, self.device, self.cache_tokens)]
         tables += [kernel_table(manifest, self.figures), *map(work_table, works)]
+        tables += [measured_table(manifest, bucket, took, self.device, self.context) for bucket, took in self.measured.items()]
         if self.figures is not None:
             tables.append(occupancy_table(manifest, self.device, self.figures))
         wasteful = access_table(self.accesses, self.sources)
@@ -64,7 +67,11 @@ class ModelReport:
 
     def json(self) -> dict[str, Any]:
         """The whole report as JSON."""
-        return report_json(self.manifest, self.device, self.context, self.figures, self.accesses)
+        made = report_json(self.manifest, self.device, self.context, self.figures, self.accesses)
+        for bucket, entry in zip(self.manifest.buckets, made["buckets"], strict=True):
+            if bucket in self.measured:
+                entry["measured"] = measured_json(self.manifest, bucket, self.measured[bucket], self.device, self.context)
+        return made
 
     def write(self, folder: Path) -> None:
         """Writes `report.json` and, for each bucket, `arena-….svg` and `layer-….svg` into a folder that exists."""

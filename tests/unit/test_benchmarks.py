@@ -35,6 +35,7 @@ from lamella.frontends.decoder import weight_shapes
 from lamella.pipeline import PassOptions
 from lamella.program import Shape, compile_model
 from lamella.runtime.manifest import Manifest
+from lamella.tools import cli
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[2]
@@ -269,6 +270,15 @@ def test_kernels_command(tmp_path: Path) -> None:
     assert found["sum_of_kernels_us"] == pytest.approx(sum(row["us"] * row["launches_a_step"] for row in found["rows"]))
     weights = sum(prod(w.shape) for w in manifest.weights.values()) * 4
     assert sum(row["weights_mb"] for row in found["rows"]) * 1e6 == pytest.approx(weights)
+
+
+def test_a_report_takes_what_the_benchmark_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No field of a result is known to the one side alone."""
+    run(tmp_path, "kernels", *SHORT, "--context", "20")
+    with configuration("tiny", 1) as config:
+        args = ["report", str(config), "--random-weights", "0", "--tokens", "1", "--max-context", "64", "--dtype", "float32"]
+        assert cli.main([*args, "--measured", str(tmp_path / "new" / "result.json")]) == 0
+    assert "  the step" in capsys.readouterr().out
 
 
 def test_kernels_of_packed_weights(tmp_path: Path) -> None:

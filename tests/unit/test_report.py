@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -12,12 +13,14 @@ from xml.etree import ElementTree
 import pytest
 
 from lamella import api
+from lamella.errors import ManifestError
 from lamella.passes.device import Device, device
 from lamella.program import Program, Shape
 from lamella.runtime.manifest import Bucket, Launch, Manifest, Ref
 from lamella.tools.cli import main
 from lamella.tools.costs import Cost, step_cost
 from lamella.tools.layer_picture import layer_picture, operations
+from lamella.tools.measured import layer, read_measured
 from lamella.tools.pictures import Buffer, arena_picture, buffers, columns, parameter_names
 from lamella.tools.report_files import ModelReport, short_name
 from lamella.tools.roofline import (
@@ -322,3 +325,74 @@ def test_texts_are_cut_to_fit() -> None:
     assert fitting("logits", 4 * 6.1, 10) == "log…"
     assert fitting("logits", 6.1, 10) == ""
     assert text_width(fitting("a rather long text", 50, 11), 11) <= 50
+
+
+# What kernels took
+
+
+def result(manifest: Manifest, number: int = 0, **changes: object) -> dict[str, object]:
+    """A result of `python -m benchmarks kernels` of a bucket: kernel i took i + 2 us."""
+    bucket = manifest.buckets[number]
+    counts = Counter(launch.kernel for launch in bucket.launches)
+    rows = [
+        {"name": name, "launches_a_step": count, "made_of": " ".join(manifest.kernels[name].sources), "us": i + 2.0}
+        for i, (name, count) in enumerate(counts.items())
+    ]
+    shape = {"batch": bucket.sequences, "context": 20} if bucket.advance else {"tokens": bucket.tokens}
+    model = {name: getattr(manifest.model, name) for name in ("layers", "hidden", "ffn", "vocabulary")}
+    whole = {
+        "benchmark": "kernels",
+        "device": "a GPU",
+        "dtype": manifest.dtype,
+        "model": model,
+        "shape": shape,
+        "rows": rows,
+        "step": {"ms": 0.5},
+    }
+    return whole | changes
+
+
+def test_what_kernels_took_stands_beside_their_floors(program: Program, manifest: Manifest, tmp_path: Path) -> None:
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps({"benchmark": "all", "sections": [result(manifest), result(manifest, 1), {"benchmark": "decode"}]}))
+    found = read_measured(path, manifest)
+    decode, prefill, _ = manifest.buckets
+    assert list(found) == [decode, prefill] and found[decode].context == 20 and found[prefill].context is None
+    names = list(dict.fromkeys(launch.kernel for launch in decode.launches))
+    assert found[decode].us == {name: i + 2.0 for i, name in enumerate(names)} and found[decode].step_us == 500.0
+    middle = layer(manifest, decode, found[decode], H200, 64)
+    own = [launch.kernel for launch in decode.launches if layer_of(launch) == 3]
+    assert (middle.launches, middle.us) == (len(own), sum(found[decode].us[name] for name in own)) and 0 < middle.floor_us < middle.us
+    report = ModelReport(manifest, program.kernels, 64, measured=found)
+    assert "Measured on a GPU: 1 token (decode), 20 tokens in the cache of each sequence" in report.text()
+    (step,) = [line.split() for line in report.text().splitlines() if line.startswith("  the step") and "500 us" in line][:1]
+    assert step[:5] == ["the", "step", str(len(decode.launches)), "500", "us"]
+    entries = report.json()["buckets"]
+    assert (
+        entries[0]["measured"]["us"] == found[decode].us
+        and entries[0]["measured"]["layer"]["us"] == middle.us
+        and "measured" not in entries[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "f32"}, "was measured with another model, expected dtype bf16, got f32"),
+        ({"rows": []}, "was measured with another t1_row_0"),
+        ({"shape": {"tokens": 31}}, "has no kernels of this program"),
+        ({"benchmark": "decode"}, "has no kernels of this program"),
+        ({"step": {}}, "cannot be read as a result of the benchmarks"),
+    ],
+)
+def test_results_of_other_programs_are_refused(manifest: Manifest, tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(result(manifest, **change)))
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        read_measured(path, manifest)
+
+
+def test_a_result_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ["report", str(CONFIG), "--random-weights", "0", "--tokens", "1", "--max-context", "64", "--measured", str(tmp_path / "no.json")]
+    assert main(args) == 2
+    assert "cannot be read as a result of the benchmarks" in capsys.readouterr().err
