@@ -105,6 +105,13 @@ def python_value(attribute: Attribute) -> Value:
             raise ValueError(f"attribute {attribute} has no Python value")
 
 
+def python_int(attribute: IntegerAttr) -> int:
+    """An integer attribute as a number."""
+    value = python_value(attribute)
+    assert isinstance(value, int)
+    return value
+
+
 def attribute_of(value: Value) -> Attribute:
     """The attribute of a Python value: the inverse of `python_value` (integers become i64, floats f64)."""
     match value:

@@ -12,14 +12,14 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from lamella.dialects import kernel
-from lamella.dialects.attributes import element_type_of, shape_of
+from lamella.dialects.attributes import element_type_of, python_int, shape_of
 from lamella.dialects.kernel.types import element_type, shape
 from lamella.dialects.score_modifiers import ScoreModifiers
 from lamella.dialects.tile import AttendOp, AttendPartialOp, FusedOp, ScheduleAttr
 from lamella.lowering.kernel_builder import KernelBuilder
 from lamella.lowering.tile_to_kernel.attend_chunks import LOG2_E, QueryRows, Rows, merge_last, store_partial
 from lamella.lowering.tile_to_kernel.cache_tiles import KEYS, VALUES, CacheTile, CacheTiles, Loaded
-from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import Emitter, source_of
 from lamella.lowering.tile_to_kernel.scalars import tanh
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from lamella.dialects.attributes import python_int
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import AttendMergeOp, AttendPartialOp
 from lamella.errors import PassError
 from lamella.lowering.kernel_builder import KernelBuilder
 from lamella.lowering.tile_to_kernel.divided_grid import by_the_last
-from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import Emitter, source_of
 from lamella.lowering.tile_to_kernel.places import Place
 
 LOG2_E = math.log2(math.e)

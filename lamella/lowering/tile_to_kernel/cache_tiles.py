@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, f32, i64
 from xdsl.ir import Attribute, SSAValue
 
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import python_int, shape_of
 from lamella.dialects.tile import AttendOp, AttendPartialOp
 from lamella.lowering.kernel_builder import KernelBuilder
-from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int
+from lamella.lowering.tile_to_kernel.emitter import Emitter
 
 KEYS, VALUES = 0, 1
 """The two halves of a block of the cache."""

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from lamella.dialects import kernel
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import python_int, shape_of
 from lamella.dialects.kernel import DescriptorType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
@@ -31,7 +31,7 @@ from lamella.errors import PassError
 from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.quotients import quotient, remainder
 from lamella.lowering.tile_to_kernel.divided_grid import over_parts
-from lamella.lowering.tile_to_kernel.emitter import NO_DESCRIPTORS, Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import NO_DESCRIPTORS, Emitter, source_of
 from lamella.lowering.tile_to_kernel.places import Place, Store
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight

@@ -18,8 +18,8 @@ from lamella.dialects.kernel.types import element_type, shape
 from lamella.dialects.tile import DequantizeOp
 from lamella.lowering.kernel_builder import Operand
 from lamella.lowering.kernel_folds import number
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS
 from lamella.lowering.tile_to_kernel.packed_places import byte_of, signed_number
+from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight, product, scaled_rows
 from lamella.passes.packed_columns import paired, unit
 

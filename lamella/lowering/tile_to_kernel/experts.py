@@ -10,11 +10,11 @@ from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import SSAValue
 
 from lamella.dialects import kernel
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import python_int, shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.tile import ContractExpertsOp, FusedOp, RouteOp, ScheduleAttr, SortChoicesOp
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
-from lamella.lowering.tile_to_kernel.emitter import Emitter, python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import Emitter, source_of
 from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
 from lamella.lowering.tile_to_kernel.weights import weight_of

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects import kernel
-from lamella.dialects.attributes import shape_of
+from lamella.dialects.attributes import python_int, shape_of
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import ContractMergeOp, ContractOp, ContractPartialOp, FusedOp, ReduceOp, ScheduleAttr, YieldOp
@@ -30,7 +30,7 @@ from lamella.lowering.tile_to_kernel.contract import (
 )
 from lamella.lowering.tile_to_kernel.descriptors import described_arguments, described_products, finish_halves, in_halves
 from lamella.lowering.tile_to_kernel.divided_grid import by_the_last
-from lamella.lowering.tile_to_kernel.emitter import python_int, source_of
+from lamella.lowering.tile_to_kernel.emitter import source_of
 from lamella.lowering.tile_to_kernel.places import Place
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight

@@ -9,6 +9,9 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.tile import ScatterOp
 from lamella.lowering.kernel_builder import Operand
 
+INT32_ELEMENTS = 2**31 - 1
+"""Offsets into larger matrices have 64 bits."""
+
 
 @dataclass(frozen=True, eq=False)
 class Place:

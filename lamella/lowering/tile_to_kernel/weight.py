@@ -15,8 +15,8 @@ from lamella.dialects.kernel.types import element_type, shape
 from lamella.dialects.tile import Contraction
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.kernel_folds import number
-from lamella.lowering.tile_to_kernel.emitter import INT32_ELEMENTS, Emitter, source_of
-from lamella.lowering.tile_to_kernel.places import Place
+from lamella.lowering.tile_to_kernel.emitter import Emitter, source_of
+from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS, Place
 
 
 @dataclass(frozen=True)
