@@ -17,8 +17,8 @@ from lamella.dialects.tile import AttendOp, ScheduleAttr
 from lamella.passes.contractions import FEW_ROWS, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
-from lamella.passes.feasibility import parts
 from lamella.passes.packed_columns import RUNS, digits, in_runs, piece_columns, streamed
+from lamella.passes.region_parts import parts
 from lamella.passes.registers import THREADS
 from lamella.passes.schedules import HELD_RUNS, minimum_columns, power_of_two, stages_in_flight
 from lamella.passes.tuning import TUNABLE, why_not

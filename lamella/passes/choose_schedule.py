@@ -18,8 +18,9 @@ from lamella.errors import PassError
 from lamella.passes import schedules
 from lamella.passes.descriptors import by_descriptors, described_estimate, not_describable
 from lamella.passes.device import Device, device
-from lamella.passes.feasibility import ANCHORS, feasible_schedules
+from lamella.passes.feasibility import feasible_schedules
 from lamella.passes.library import LibraryCall, call_of, estimate, in_library, library_schedule
+from lamella.passes.region_parts import ANCHORS
 from lamella.passes.smaller_schedule import read_smaller, smaller, steps_for
 from lamella.passes.split_regions import set_schedule, split_attention, split_contractions, split_sampling
 from lamella.passes.tuning import Measurements, settled

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import Contraction, ContractPartialOp, DequantizeOp, GatherColumnsOp, ReduceOp, ScheduleAttr
-from lamella.passes.feasibility import ELEMENTWISE, Parts, ancestors
+from lamella.passes.region_parts import ELEMENTWISE, Parts, ancestors
 
 FEW_ROWS = 64
 """Tokens of a tile up to which weight rows are the rows of a product, and partial sums of rows are held beside it."""

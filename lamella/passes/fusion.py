@@ -14,12 +14,14 @@ from lamella.dialects.tile import CastOp, ConstantOp, ContractExpertsOp, Contrac
 from lamella.errors import PassError
 from lamella.passes.choose_schedule import longest_query
 from lamella.passes.device import Device
-from lamella.passes.feasibility import ELEMENTWISE, data_operands, feasible_schedules, parts
+from lamella.passes.feasibility import feasible_schedules
 from lamella.passes.fusion_cost import Account, crossing_bytes, join_account
 from lamella.passes.fusion_gate import STEP_OF, STEPS, Gate, Judgement, Limits, outputs_for, repeated_ops
 from lamella.passes.fusion_policy import Policy
 from lamella.passes.library import LibraryCall, call_of, in_library
 from lamella.passes.region_graph import Group, RegionGraph, value_bytes
+from lamella.passes.region_parts import ELEMENTWISE, parts
+from lamella.passes.row_parts import data_operands
 
 
 @dataclass

@@ -11,9 +11,10 @@ from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import ConstantOp, ContractOp, GatherOp, ReduceOp, ReshapeOp, ScatterOp, ScheduleAttr
 from lamella.passes.contractions import FEW_ROWS, weight_bits, weight_values
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, data_operands, result_rows
 from lamella.passes.packed_columns import decoder, in_runs, streamed, unit
 from lamella.passes.region_graph import Group, value_bytes
+from lamella.passes.region_parts import Parts
+from lamella.passes.row_parts import data_operands, result_rows
 from lamella.passes.schedules import RUN_ROWS, WARP_GROUP_ROWS
 
 SQUARING, HIDDEN, NORM_US = 2.2, 0.48, 3.0

@@ -10,10 +10,11 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.tile import ContractExpertsOp, ContractOp, GatherOp, ReduceOp
 from lamella.passes.choose_schedule import schedule_for
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, feasible_schedules, parts
+from lamella.passes.feasibility import feasible_schedules
 from lamella.passes.fusion_cost import Account, depth, join_account, lost_parallelism, recomputation, spread, summed_beside
 from lamella.passes.fusion_policy import Policy
 from lamella.passes.region_graph import Group, RegionGraph
+from lamella.passes.region_parts import Parts, parts
 from lamella.passes.registers import registers
 
 REASONS = {

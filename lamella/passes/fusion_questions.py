@@ -11,10 +11,11 @@ from xdsl.ir import Operation
 
 from lamella.dialects.messages import location
 from lamella.errors import PassError, nearest
-from lamella.passes.feasibility import ANCHORS, feasible_schedules
+from lamella.passes.feasibility import feasible_schedules
 from lamella.passes.fusion import Fusion
 from lamella.passes.fusion_policy import matches
 from lamella.passes.region_graph import Group
+from lamella.passes.region_parts import ANCHORS
 
 LAYER = re.compile(r"^layers\.(\d+)\.")
 

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import CastOp, ConstantOp, LedgerEntryAttr
-from lamella.passes.feasibility import ANCHORS
+from lamella.passes.region_parts import ANCHORS
 
 HANDLES = frozenset({"transformer.weight", "transformer.rope_table", "tile.arrivals"})
 HALF_STEP, COPY_STEP = 0.5, 2.0**-24

@@ -13,8 +13,8 @@ from xdsl.ir import Operation
 from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
 from lamella.dialects.tile import AttendOp, AttendPartialOp, CastOp, ConstantOp, ContractExpertsOp, RotateOp, ScheduleAttr, TopPartialOp
 from lamella.passes.contractions import WORDS_UNROLLED, takes_words, weight_bits, written_out
-from lamella.passes.feasibility import Parts, parts, stored_values
 from lamella.passes.packed_columns import RUNS
+from lamella.passes.region_parts import Parts, parts, stored_values
 from lamella.passes.row_parts import RowPart, row_parts
 
 THREADS = 32

@@ -13,8 +13,8 @@ from lamella.passes.byte_products import of_bytes
 from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, parts, stored_values
 from lamella.passes.packed_columns import LEAST_BYTES, RUN_BYTES, RUNS, decoder, digits, in_runs, most_columns, piece_columns, streamed
+from lamella.passes.region_parts import Parts, parts, stored_values
 from lamella.passes.registers import THREADS, most_registers, registers
 from lamella.passes.row_parts import row_parts
 

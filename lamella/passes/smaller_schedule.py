@@ -11,8 +11,8 @@ from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import AttendOp, ScheduleAttr
 from lamella.errors import PassError
-from lamella.passes.feasibility import Parts, parts
 from lamella.passes.packed_columns import piece_columns
+from lamella.passes.region_parts import Parts, parts
 from lamella.passes.schedules import minimum_columns, power_of_two
 
 MOST_WARPS = 16

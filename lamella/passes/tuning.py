@@ -25,8 +25,8 @@ from lamella.passes.byte_products import of_bytes
 from lamella.passes.contractions import FEW_ROWS, weight_kind
 from lamella.passes.descriptors import DESCRIPTORS, describable
 from lamella.passes.device import Device
-from lamella.passes.feasibility import Parts, parts
 from lamella.passes.packed_columns import LEAST_BYTES, RUNS, digits, most_columns, piece_columns, streamed
+from lamella.passes.region_parts import Parts, parts
 from lamella.passes.registers import most_registers, registers
 from lamella.passes.schedules import MOST_BESIDE, WARP_GROUP_ROWS, minimum_columns, power_of_two
 

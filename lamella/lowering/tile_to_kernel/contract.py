@@ -37,8 +37,9 @@ from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
 from lamella.lowering.tile_to_kernel.weights import weight_of
 from lamella.passes.contractions import written_out
-from lamella.passes.feasibility import Parts, data_operands, parts
 from lamella.passes.packed_columns import RUNS, piece_columns
+from lamella.passes.region_parts import Parts, parts
+from lamella.passes.row_parts import data_operands
 
 
 @dataclass(frozen=True)

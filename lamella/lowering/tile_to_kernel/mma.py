@@ -36,7 +36,7 @@ from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
 from lamella.lowering.tile_to_kernel.weights import weight_of
 from lamella.passes.contractions import reductions_on_the_way
-from lamella.passes.feasibility import Parts, parts
+from lamella.passes.region_parts import Parts, parts
 
 TOGETHER = 16
 """Tiles of tokens that share the weights they read: 2048 tokens of 4096 numbers, which the cache holds, and one reading of the weights."""
