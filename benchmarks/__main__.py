@@ -80,7 +80,7 @@ def decode(
             context=context,
             max_context=max_context,
             peers=_list(peers),
-            quantize=[kind for kind in _list(quantize) if kind != "none"],
+            quantize=_kinds(quantize),
             kv_cache=kv_cache,
             steps_per_replay=steps_per_replay,
         )
@@ -107,8 +107,7 @@ def prefill(
     with _settings(config, layers, device, dtype, steps, repetitions) as made:
         for count in lengths:
             file = output if output is None or len(lengths) == 1 else output.with_stem(f"{output.stem}-{count}")
-            kinds = [kind for kind in _list(quantize) if kind != "none"]
-            speed.prefill(made(file), tokens=count, max_context=max(max_context, count), peers=_list(peers), quantize=kinds)
+            speed.prefill(made(file), tokens=count, max_context=max(max_context, count), peers=_list(peers), quantize=_kinds(quantize))
 
 
 @app.command()
@@ -383,6 +382,11 @@ def _reported() -> Generator[None]:
     except LamellaError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
+
+
+def _kinds(text: str) -> list[str]:
+    """The kinds of weights beside those as they are."""
+    return [kind for kind in _list(text) if kind != "none"]
 
 
 def _list(text: str) -> list[str]:

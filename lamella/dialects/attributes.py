@@ -105,7 +105,7 @@ def python_value(attribute: Attribute) -> Value:
             raise ValueError(f"attribute {attribute} has no Python value")
 
 
-def python_int(attribute: IntegerAttr) -> int:
+def python_int(attribute: Attribute) -> int:
     """An integer attribute as a number."""
     value = python_value(attribute)
     assert isinstance(value, int)

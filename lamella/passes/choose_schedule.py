@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from lamella.dialects.attributes import python_value, shape_of
+from lamella.dialects.attributes import python_int, shape_of
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import AttendOp, ContractExpertsOp, ContractOp, FusedOp, RouteOp, SampleOp, ScheduleAttr, YieldOp
 from lamella.errors import PassError
@@ -81,9 +81,7 @@ def longest_query(function: func.FuncOp) -> int:
     """The most tokens one sequence has in this bucket: that of `lamella.bucket`, or all tokens where there is none."""
     bucket = function.attributes.get("lamella.bucket")
     if isinstance(bucket, DictionaryAttr) and "longest_query" in bucket.data:
-        value = python_value(bucket.data["longest_query"])
-        assert isinstance(value, int)
-        return value
+        return python_int(bucket.data["longest_query"])
     attends = [op for op in function.walk() if isinstance(op, AttendOp)]
     return max((shape_of(op.q)[0] for op in attends), default=1)
 

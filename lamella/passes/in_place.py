@@ -257,7 +257,7 @@ def misalignment(block: Block, argument: BlockArgument, yielded: int) -> str:
         return _beside_contract(contracts, terminator, reads, yielded)
     if not reads.rows and terminator.values[yielded] in reads.elements:
         return ""  # whichever program computes an element is the only one that reads it
-    return _beside_rows(block, argument, terminator)
+    return _beside_rows(argument, terminator)
 
 
 def follow(argument: BlockArgument) -> Reads | str:
@@ -303,17 +303,13 @@ def _beside_contract(contracts: Iterable[ContractOp | ContractPartialOp], termin
     return ""
 
 
-def _beside_rows(block: Block, argument: BlockArgument, terminator: YieldOp) -> str:
+def _beside_rows(argument: BlockArgument, terminator: YieldOp) -> str:
     """In a region of rows, one program owns the same rows of all values only if they all have the same rows."""
     shape = shape_of(argument)
     for value in terminator.values:
         other = shape_of(value)
         if updated_argument(value) is None and (len(other) != len(shape) or other[:-1] != shape[:-1]):
             return "the region yields values with other rows"
-    if any(isinstance(op, ReduceOp) for op in block.ops):
-        return ""
-    if any(updated_argument(value) is None and shape_of(value) != shape for value in terminator.values):
-        return "the region yields values of other shapes"
     return ""
 
 

@@ -20,8 +20,11 @@ from lamella.runtime.ragged import Ragged, pieces
 from lamella.runtime.sampling_parameters import SamplingParameters
 
 GREEDY = SamplingParameters()
-DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""Inputs that say how a row of logits is drawn from, as SamplingParameters name them."""
+DRAWING: Mapping[str, str] = {
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
+    "penalty": "repetition_penalty",
+}
+"""The inputs that say how a row of logits is drawn from, and what SamplingParameters calls them."""
 MOST_STEPS = 64
 """Decode steps in one replay; what a stop throws away grows with them, and so does the graph."""
 
@@ -469,7 +472,7 @@ class Session:
 
 def _drawing(rows: Sequence[SamplingParameters]) -> dict[str, list[float]]:
     """The inputs that say how each row of logits is drawn from."""
-    return {**{name: [getattr(row, name) for row in rows] for name in DRAWING}, "penalty": [row.repetition_penalty for row in rows]}
+    return {name: [getattr(row, wish) for row in rows] for name, wish in DRAWING.items()}
 
 
 def _longest_short(manifest: Manifest) -> int | None:

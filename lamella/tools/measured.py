@@ -12,9 +12,8 @@ from typing import Any
 from lamella.errors import ManifestError
 from lamella.passes.device import Device
 from lamella.runtime.manifest import Bucket, Manifest
-from lamella.tools.costs import context_of, launch_cost
 from lamella.tools.report import bucket_name
-from lamella.tools.roofline import layer_of, microseconds, time_of
+from lamella.tools.roofline import StepWork, layer_of, microseconds, step_work
 from lamella.tools.text_table import TextTable
 
 SIZES = ("layers", "hidden", "ffn", "vocabulary")
@@ -92,38 +91,38 @@ def _same_kernels(rows: list[Mapping[str, Any]], bucket: Bucket, manifest: Manif
     raise ManifestError(f"was measured with another {name}", where=where, expected=said[0], got=said[1], remedy="measure this program")
 
 
-def layer(manifest: Manifest, bucket: Bucket, measured: Measured, device: Device, context: int) -> Layer:
-    """The layer in the middle."""
-    own = [launch for launch in bucket.launches if layer_of(launch) == manifest.model.layers // 2]
-    costs = [launch_cost(manifest, bucket, launch, context_of(bucket, measured.context or context)) for launch in own]
-    floors = [time_of(cost, device, manifest.arena_bytes).floor for cost in costs]
-    return Layer(len(own), sum(measured.us[launch.kernel] for launch in own), sum(floors))
+def work_of(manifest: Manifest, bucket: Bucket, measured: Measured, device: Device, context: int) -> StepWork:
+    """The work of the step that was measured; `context` where the result does not say how many tokens were in the caches."""
+    return step_work(manifest, bucket, device, measured.context or context)
+
+
+def layer(work: StepWork, measured: Measured, number: int) -> Layer:
+    """One layer of a step."""
+    floors = {kernel.kernel: kernel.time.floor / kernel.launches for kernel in work.kernels}
+    own = [launch.kernel for launch in work.bucket.launches if layer_of(launch) == number]
+    return Layer(len(own), sum(measured.us[name] for name in own), sum(floors[name] for name in own))
 
 
 def measured_table(manifest: Manifest, bucket: Bucket, measured: Measured, device: Device, context: int) -> TextTable:
     """Per kernel, a layer and the step: what one took, its floor, the floor's share of that, and what all of them took."""
-    tokens = context_of(bucket, measured.context or context)
-    rows: list[list[str]] = []
-
-    def add(name: str, launches: int, us: float, floor: float, all_us: float) -> None:
-        rows.append([name, str(launches), microseconds(us), microseconds(floor), f"{floor / us:.0%}", microseconds(all_us)])
-
-    floors: dict[str, float] = {}
-    counts = Counter(launch.kernel for launch in bucket.launches)
-    for launch in bucket.launches:
-        cost = launch_cost(manifest, bucket, launch, tokens)
-        floors[launch.kernel] = floors.get(launch.kernel, 0.0) + time_of(cost, device, manifest.arena_bytes).floor
-    for name, count in counts.items():
-        add(name, count, measured.us[name], floors[name] / count, measured.us[name] * count)
-    middle = layer(manifest, bucket, measured, device, context)
-    if middle.launches:
-        add("a layer", middle.launches, middle.us, middle.floor_us, middle.us * manifest.model.layers)
-    add("the step", len(bucket.launches), measured.step_us, sum(floors.values()), measured.step_us)
+    work = work_of(manifest, bucket, measured, device, context)
+    layers = manifest.model.layers
+    middle = layer(work, measured, layers // 2)
+    found = [(k.kernel, k.launches, measured.us[k.kernel], k.time.floor / k.launches, k.launches) for k in work.kernels]
+    found += [("a layer", middle.launches, middle.us, middle.floor_us, layers)] if middle.launches else []
+    found.append(("the step", len(bucket.launches), measured.step_us, work.floor, 1))
+    rows = [
+        [name, str(launches), microseconds(us), microseconds(floor), f"{floor / us:.0%}", microseconds(us * count)]
+        for name, launches, us, floor, count in found
+    ]
     numbers = ("launches", "one took", "floor of one", "share", "all took")
-    title = f"Measured on {measured.device}: {bucket_name(bucket)}, {tokens} tokens in the cache of each sequence; kernels by themselves"
+    title = (
+        f"Measured on {measured.device}: {bucket_name(bucket)}, {work.context} tokens in the cache of each sequence; kernels by themselves"
+    )
     return TextTable(title, ("kernel", *numbers), rows, frozenset(numbers))
 
 
 def measured_json(manifest: Manifest, bucket: Bucket, measured: Measured, device: Device, context: int) -> dict[str, Any]:
     """The same as JSON; docs/report.md names the fields."""
-    return {**asdict(measured), "layer": asdict(layer(manifest, bucket, measured, device, context))}
+    work = work_of(manifest, bucket, measured, device, context)
+    return {**asdict(measured), "layer": asdict(layer(work, measured, manifest.model.layers // 2))}

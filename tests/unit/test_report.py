@@ -20,7 +20,7 @@ from lamella.runtime.manifest import Bucket, Launch, Manifest, Ref
 from lamella.tools.cli import main
 from lamella.tools.costs import Cost, step_cost
 from lamella.tools.layer_picture import layer_picture, operations
-from lamella.tools.measured import layer, read_measured
+from lamella.tools.measured import layer, read_measured, work_of
 from lamella.tools.pictures import Buffer, arena_picture, buffers, columns, parameter_names
 from lamella.tools.report_files import ModelReport, short_name
 from lamella.tools.roofline import (
@@ -360,7 +360,7 @@ def test_what_kernels_took_stands_beside_their_floors(program: Program, manifest
     assert list(found) == [decode, prefill] and found[decode].context == 20 and found[prefill].context is None
     names = list(dict.fromkeys(launch.kernel for launch in decode.launches))
     assert found[decode].us == {name: i + 2.0 for i, name in enumerate(names)} and found[decode].step_us == 500.0
-    middle = layer(manifest, decode, found[decode], H200, 64)
+    middle = layer(work_of(manifest, decode, found[decode], H200, 64), found[decode], 3)
     own = [launch.kernel for launch in decode.launches if layer_of(launch) == 3]
     assert (middle.launches, middle.us) == (len(own), sum(found[decode].us[name] for name in own)) and 0 < middle.floor_us < middle.us
     report = ModelReport(manifest, program.kernels, 64, measured=found)

@@ -24,7 +24,7 @@ from xdsl.printer import Printer
 from xdsl.traits import EffectInstance, HasParent, IsolatedFromAbove, IsTerminator, MemoryEffect, MemoryEffectKind
 from xdsl.utils.exceptions import VerifyException
 
-from lamella.dialects.attributes import Value, attribute_of, python_value, shaped
+from lamella.dialects.attributes import Value, attribute_of, python_int, python_value, shaped
 from lamella.dialects.messages import subject
 
 
@@ -44,9 +44,7 @@ class ScheduleAttr(ParametrizedAttribute):
 
     def get(self, name: str) -> int:
         """A parameter as an integer."""
-        value = python_value(self.options.data[name])
-        assert isinstance(value, int)
-        return value
+        return python_int(self.options.data[name])
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
