@@ -85,6 +85,7 @@ VARIANTS: tuple[Variant, ...] = (
     with_option("choose-schedule", "split-sampling", False),
     without("in-place"),
     with_option("plan-memory", "reuse", False),
+    without("hoist-loads"),
     without("dependent-launch"),
 )
 """All passes, then each off in turn."""

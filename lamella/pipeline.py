@@ -141,6 +141,7 @@ STAGES: tuple[Stage, ...] = (
         (
             PassSpec("tile-to-kernel", needed=True),
             PassSpec("check-pipelines"),
+            PassSpec("hoist-loads"),
             PassSpec("dependent-launch"),
             PassSpec("check-coalescing"),
         ),

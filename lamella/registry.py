@@ -70,6 +70,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "check-plan": Lazy("lamella.passes.check_plan", "CheckPlan"),
     "number-kernels": Lazy("lamella.passes.number_kernels", "NumberKernels"),
     "dependent-launch": Lazy("lamella.passes.dependent_launch", "DependentLaunch"),
+    "hoist-loads": Lazy("lamella.passes.hoist_loads", "HoistLoads"),
     "check-pipelines": Lazy("lamella.passes.check_pipelines", "CheckPipelines"),
     "check-coalescing": Lazy("lamella.passes.check_coalescing", "CheckCoalescing"),
     "tile-to-kernel": Lazy("lamella.lowering.tile_to_kernel", "TileToKernel"),

@@ -31,6 +31,8 @@ def step_inputs(manifest: Manifest, bucket: Bucket, context: int, seed: int = 0)
         "top_p": torch.ones(rows),
         "min_p": torch.zeros(rows),
         "seed": torch.zeros(rows),
+        "penalty": torch.full((rows,), 1.1),
+        "factors": torch.ones(()).expand(rows, manifest.model.vocabulary),
         "text_length": torch.zeros(bucket.tokens),
     }
 

@@ -10,6 +10,7 @@ import lamella
 from lamella.errors import PromptError
 from lamella.program import Shape
 from lamella.runtime.sampling_parameters import SamplingParameters
+from lamella.tools.step_inputs import step_inputs
 from tests.models.tiny_llama import SMALL, Tiny, text
 
 MODEL = "benchmarks/models/tiny.json"
@@ -79,6 +80,18 @@ def test_penalties_cost_no_launch(penalized: Tiny, small: Tiny) -> None:
     last = decode.launches[-1]
     assert {(a.name, a.pool) for a in last.args} >= {("factors", "input"), ("positions", "input")}
     assert sum(a.name == "factors" for a in last.args) == 2
+
+
+def test_steps_are_measured_with_penalties(penalized: Tiny) -> None:
+    """Benchmarks and `lamella tune` have a number for every input, of its shape."""
+    manifest = penalized.program.manifest
+    assert manifest is not None
+    executor = penalized.session("reference").executor
+    for bucket in manifest.buckets:
+        made = step_inputs(manifest, bucket, context=bucket.tokens)
+        assert {name: tensor.shape for name, tensor in executor.inputs(bucket).items()} == {
+            i.name: made[i.name].shape for i in bucket.inputs
+        }
 
 
 def test_what_cannot_be_penalized_says_so(small: Tiny, penalized: Tiny) -> None:
