@@ -58,16 +58,25 @@ def weight_kind(contract: Contraction) -> str:
 def reductions_on_the_way(split: Parts, schedule: ScheduleAttr) -> list[ReduceOp]:
     """Reductions of whole rows that a loop over K adds up beside its products: those of what it reads for x anyway, where x itself needs none.
 
-    With few tokens only: of many, a program would hold a block of partial sums as large as its tile of x.
+    With few tokens only: of many, a program would hold a block of partial sums as large as its tile of x. Of one, only of weights in runs: where floats
+    are multiplied, a program holds x as a whole.
     """
     first = split.contracts[0]
+    if schedule.skeleton.data == "gemv":
+        return beside_products(split) if "runs" in schedule.options.data else []
     if schedule.get("m") > FEW_ROWS or isinstance(first, ContractPartialOp) or schedule.get("k") >= shape_of(first.x)[1]:
         return []
+    return beside_products(split)
+
+
+def beside_products(split: Parts) -> list[ReduceOp]:
+    """Reductions of whole rows of what is read for x, where x is not computed from them."""
+    x = split.contracts[0].x
     inside = set(split.prologue)
-    for_x = ancestors([first.x], inside)
+    for_x = ancestors([x], inside)
     found: list[ReduceOp] = []
     for op in split.prologue:
-        if isinstance(op, ReduceOp) and op not in for_x and shape_of(op.input) == shape_of(first.x):
+        if isinstance(op, ReduceOp) and op not in for_x and shape_of(op.input) == shape_of(x):
             before = ancestors([op.input], inside)
             if all(isinstance(o, (*ELEMENTWISE, GatherColumnsOp)) for o in before):
                 found.append(op)

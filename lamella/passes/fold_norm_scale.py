@@ -7,14 +7,24 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, SSAValue, Use
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from lamella.dialects import signature
 from lamella.dialects.attributes import element_of
 from lamella.dialects.messages import location, subject
-from lamella.dialects.transformer import LayerNormOp, LinearOp, RMSNormOp, ScaleColumnsOp, ShiftBiasOp, WeightOp
+from lamella.dialects.transformer import (
+    DequantizeOp,
+    GroupScalesOp,
+    LayerNormOp,
+    LinearOp,
+    PackWeightOp,
+    RMSNormOp,
+    ScaleColumnsOp,
+    ShiftBiasOp,
+    WeightOp,
+)
 from lamella.passes.weight_expressions import carried, handles, origin, readers
 
 Norm = RMSNormOp | LayerNormOp
@@ -33,7 +43,8 @@ class FoldNormScale(ModulePass):
         %y = transformer.linear %n, %0 : (tensor<?x64xf32, …>, tensor<96x64xf32>) -> tensor<?x96xf32, …>
 
     (n·diag(γ) + β) Wᵀ + b = n (W diag(γ))ᵀ + (b + W β). The product W diag(γ) is made in float32 and rounded once, and the step loses a
-    rounding: that of the scaled norm. A norm keeps its weights where a reader is no linear, a linear's weight is read by other ops too (a
+    rounding: that of the scaled norm. A weight that is packed as eight-bit floats while the model is loaded is scaled before: whatever the size of a column, a float keeps as many
+    bits. Whole numbers do not, and columns that the scale makes small would be left few; linears of int8 and int4 keep the norm's scale in front. A norm keeps its weights where a reader is no linear, a linear's weight is read by other ops too (a
     tied embedding would be stored twice) or is no plain weight, a shift finds no bias, or the type is f16, in whose range γ·w can overflow
     or vanish. Each function says in `lamella.folds` what was folded, and what was not and why. Run `fold-constants` afterwards.
     """
@@ -85,7 +96,10 @@ class Fold:
         for linear in self.linears:
             if shift is not None and linear.bias is None:
                 return f"{subject(linear)} has no bias to take the shift"
-            for value in (linear.weight, *([linear.bias] if shift is not None and linear.bias else [])):
+            reason = whole_numbers(linear.weight)
+            if reason:
+                return f"{subject(linear)} {reason}"
+            for value in (floats_of(linear.weight), *([linear.bias] if shift is not None and linear.bias else [])):
                 reason = self.fixed(linear, value)
                 if reason:
                     return reason
@@ -97,11 +111,38 @@ class Fold:
         if weights is None:
             return f"{subject(linear)} takes {origin(value)}, expected a plain weight: one that is packed keeps its own scales"
         for name in dict.fromkeys(weight.weight_name.data for weight in weights):
-            uses = readers(self.known[name])
+            uses = [use for found in readers(self.known[name]) for use in through(found)]
             others = sorted({subject(use.operation) for use in uses if use.operation not in self.linears or use.index == 0})
             if others:
                 return f"weight {name} is also used by {others[0]}"
         return ""
+
+
+def packers(weight: SSAValue) -> list[Operation]:
+    """The ops that make scales and words of a weight of floats when the model is loaded, in program order; none where it is not packed, or came packed."""
+    whole = weight.owner
+    if not isinstance(whole, DequantizeOp) or whole.mins is not None:
+        return []
+    scales, words = whole.scales.owner, whole.words.owner
+    return [scales, words] if isinstance(scales, GroupScalesOp) and isinstance(words, PackWeightOp) and scales.w is words.w else []
+
+
+def floats_of(weight: SSAValue) -> SSAValue:
+    """The floats that a weight is, or is packed from when the model is loaded."""
+    packed = packers(weight)
+    return packed[0].operands[0] if packed else weight
+
+
+def whole_numbers(weight: SSAValue) -> str:
+    """Why the scale of a norm does not go into a weight that is packed at load time: it becomes whole numbers. Empty otherwise."""
+    if packers(weight) and isinstance(weight.owner, DequantizeOp) and not weight.owner.packing.floats:
+        return f"is rounded to {weight.owner.packing.kind.data}, whose steps are alike for all columns: those that the scale makes small would be left few"
+    return ""
+
+
+def through(use: Use) -> list[Use]:
+    """The uses of what unpacks a weight, where `use` is one by that; else `use`."""
+    return list(use.operation.results[0].uses) if isinstance(use.operation, DequantizeOp) else [use]
 
 
 def linears(norm: Norm, order: Mapping[Operation, int]) -> list[LinearOp]:
@@ -126,12 +167,16 @@ def shift_of(norm: Norm) -> SSAValue | None:
 
 def rescale(linear: LinearOp, norm: Norm) -> None:
     """Let `linear` multiply the bare norm: its weight takes the scale, its bias the shift."""
-    weight, scale, shift = linear.weight, norm.weight, shift_of(norm)
+    weight, scale, shift = floats_of(linear.weight), norm.weight, shift_of(norm)
     assert scale is not None
     offset = norm.offset.value.data if isinstance(norm, RMSNormOp) and norm.offset else 0.0
     scaled = ScaleColumnsOp(weight, scale, offset=offset)
-    Rewriter.insert_op(scaled, InsertPoint.before(linear))
-    linear.operands[1] = scaled.result
+    packed = packers(linear.weight)
+    Rewriter.insert_op(scaled, InsertPoint.before(packed[0] if packed else linear))
+    for op in packed:
+        op.operands[0] = scaled.result
+    if not packed:
+        linear.operands[1] = scaled.result
     if shift is not None and linear.bias is not None:
         shifted = ShiftBiasOp(linear.bias, weight, shift)
         Rewriter.insert_op(shifted, InsertPoint.before(linear))

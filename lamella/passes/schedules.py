@@ -117,16 +117,21 @@ def packed_schedule(split: Parts, bits: int, target: Device) -> ScheduleAttr:
 def runs_schedule(split: Parts, bits: int) -> ScheduleAttr:
     """One token and packed weights whose rows are cut into runs: programs of one warp, which need no barrier, a few rows each.
 
-    Four rows of numbers of 4 bits, which x costs more beside, two of bytes; in each trip over K as many as fit HELD_RUNS bytes, half as many of two weights
-    side by side, and as leave none over. The first are asked for before the launches before end. Measured on an H200 with the shapes of Llama-3.1-8B
-    against 2 to 16 rows, 1 to 8 programs a row and 1 to 4 warps: benchmarks/results.
+    Four rows of numbers of 4 bits, which x costs more beside, two of bytes; in each trip over K as many columns as fit HELD_RUNS bytes, half as many of two
+    weights side by side, at most half of a row where the grid is divided between weights, and as leave none over. Two weights of 4 bits side by side are taken in whole
+    rows where as many bytes hold two rows of each. The first trip's are asked for before the launches before end. Measured on an H200 with the shapes of Llama-3.1-8B and Llama-3.2-1B against 2 to 16 rows, 1 to 8 programs a row and 1 to 4 warps, alone and in the step: benchmarks/results.
     """
     k, side_by_side = shape_of(split.contracts[0].x)[1], max(len(c) for c in split.components)
-    rows = max(RUN_ROWS[bits], needed_columns(split))
+    need = needed_columns(split)
+    rows = max(RUN_ROWS[bits], need)
     piece = piece_columns(split.contracts[0])
     pieces = k // piece
-    most = max(1, HELD_RUNS // side_by_side // (rows * side_by_side * RUNS * RUN_BYTES))
-    most = min(most, RUN_PIECES) if len(split.components) > 1 else most
+    piece_bytes = side_by_side * RUNS * RUN_BYTES
+    whole = next((n for n in (rows, max(2, need)) if n * pieces * piece_bytes <= HELD_RUNS), None)
+    if side_by_side > 1 and bits == 4 and whole is not None:
+        return ScheduleAttr.of("gemv", rows=whole, k=k, warps=1, runs=RUNS)
+    most = max(1, HELD_RUNS // side_by_side // (rows * piece_bytes))
+    most = min(most, RUN_PIECES, max(1, pieces // 2)) if len(split.components) > 1 else most
     held = next(n for n in range(min(pieces, most), 0, -1) if pieces % n == 0)
     return ScheduleAttr.of("gemv", rows=rows, k=held * piece, warps=1, runs=RUNS)
 

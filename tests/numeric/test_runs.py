@@ -126,6 +126,32 @@ def test_a_norm_inside(name: str) -> None:
     agree(compiled, g.packed_inputs(w=spec), NARROW["bf16"])
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("kind_of_sum", ["squares", "largest"])
+@pytest.mark.parametrize("level", ["interpret", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_reductions_beside_products(name: str, pieces: int, kind_of_sum: str, level: str) -> None:
+    """A row scale behind two products, of a row that is read for them once: squares by products of x with itself, others number by number; in trips of one piece, and whole rows."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 3)
+    specs = {n: (21, k, kind, group, affine) for n in ("up", "gate")}
+    g = Packed(x=f"1x{k}xbf16", **{a: v for n, spec in specs.items() for a, v in Packed.arguments_for(n, *spec).items()})
+    x = g.cast(g["x"], f32)
+    row = g.mean(g.map("square", x)) if kind_of_sum == "squares" else g.reduce("max", g.map("magnitude", x))
+    up, gate = (g.map("mul", g.contract(g["x"], g.weight(n, kind, group, k)), g.map("rsqrt", g.map("add", row, 1e-5))) for n in specs)
+    chosen = {"rows": 2, "k": columns(kind, pieces), "warps": 1, "runs": 8}
+    forced = {"fuse-regions": {"policy": '[{"action": "force", "producer": "*", "consumer": "*"}]'}}
+    compiled = compile_function(g.returns(g.map("mul", g.map("silu", gate), up)), schedules={"gemv": chosen}, pass_options=forced)
+    assert compiled.skeletons == ["gemv"]
+    (source,) = compiled.sources.values()
+    assert ("squares = tl.dot" in source) == (kind_of_sum == "squares")
+    assert "partial" not in source
+    given = g.packed_inputs(**specs)
+    (expected,) = compiled.expected(given)
+    (found,) = compiled.run(given, level)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("together", [1, 2, 8])
 @pytest.mark.parametrize(("kind", "group"), [("int4", 128), ("int4", 256), ("int8", 64), ("int8", 128)])

@@ -37,8 +37,8 @@ def test_a_head_of_another_kind_takes_no_group(tmp_path: Path) -> None:
     program = api.compile(config, random_weights=0, pass_options=options, buckets=[1], max_context=32, until="plan")
     assert program.manifest is not None
     weights = program.manifest.weights
-    assert (weights["lm_head.packed"].dtype, weights["lm_head.packed"].shape) == ("f8", (50, 32))
-    assert weights["lm_head.scales"].shape == (50, 1)
+    assert (weights["lm_head.scaled.packed"].dtype, weights["lm_head.scaled.packed"].shape) == ("f8", (50, 32))
+    assert weights["lm_head.scaled.scales"].shape == (50, 1)
     assert "lm_head.mins" not in weights
     assert weights["layers.0.ffn.up_proj.mins"].shape == (48, 2)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import f32
 from xdsl.ir import BlockArgument, Operation, SSAValue
@@ -36,10 +38,13 @@ from lamella.lowering.tile_to_kernel.places import Place, Store
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
 from lamella.lowering.tile_to_kernel.weights import weight_of
-from lamella.passes.contractions import written_out
+from lamella.passes.contractions import reductions_on_the_way, written_out
 from lamella.passes.packed_columns import RUNS, piece_columns
 from lamella.passes.region_parts import Parts, parts
 from lamella.passes.row_parts import data_operands
+
+Loaded: TypeAlias = "Sequence[Sequence[Sequence[SSAValue]]]"
+"""What was read of pieces of K: for each piece, of each weight, its blocks."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,6 @@ class ContractEmitter(Emitter):
                         self.emit(value, place)
                     case _:
                         pass
-
-    def reducible(self, op: ReduceOp, place: Place) -> SSAValue:
-        """What `op` reduces, at some columns of it: past the last one, what changes nothing."""
-        return self._neutral(self.emit(op.input, place), place, REDUCTION_RULES[op.kind.data].identity)
 
     def reduced(self, op: ReduceOp, rows: Operand, result: SSAValue) -> None:
         """Says what the reduction of some rows is: how a skeleton hands over what it reduced itself."""
@@ -227,7 +228,7 @@ def lower_gemv(fused: FusedOp, name: str, schedule: ScheduleAttr, settled: Seque
     e = ContractEmitter(fused, name, schedule, settled)
     block_n, block_k = schedule.get("rows"), schedule.get("k")
     split = parts([op for op in fused.body.block.ops if not isinstance(op, YieldOp)])
-    gemv = Gemv(e, split, block_n, block_k, written_out(split, schedule))
+    gemv = Gemv(e, split, block_n, block_k, written_out(split, schedule), reductions_on_the_way(split, schedule))
     e.chunk = block_k
     found = components(e, split, block_n)
     over_components(e, found, gemv.component)
@@ -244,6 +245,8 @@ class Gemv:
     block_k: int
     written_out: bool
     """Whether the weights of whole rows are held at once."""
+    inline: Sequence[ReduceOp]
+    """Reductions of the row of x that are added up beside its products."""
 
     @property
     def x(self) -> SSAValue:
@@ -266,20 +269,27 @@ class Gemv:
         weights = [weight_of(e, c, runs=self.in_runs) for c in component.contracts]
         read = self.rows_in_runs(start, component.width) if self.in_runs else rows
         pieces = self.pieces() if self.written_out else self.trip(0)
-        loaded = [[w.load(read, piece) for w in weights] for piece in pieces]
+        loaded = self.loaded(weights, read, pieces)
         e.load_epilogue(component, place, start)
-        stage_prologue(e, self.split, Place(0, None))
+        stage_prologue(e, self.split, Place(0, None), self.inline)
         if self.written_out:
             sums = self.products(weights, pieces, loaded)
         elif self.in_runs:
             sums = self.trip_by_trip(weights, read, self.products(weights, pieces, loaded))
         else:
             sums = self.in_a_loop(weights, rows, loaded[0])
+        for op, block in zip(self.inline, sums[len(weights) :], strict=True):
+            with b.source(source_of(op)):
+                e.reduced(op, 0, weights[0].reduced(op, block))
         results: list[SSAValue] = []
-        for w, total in zip(weights, sums, strict=True):
+        for w, total in zip(weights, sums[: len(weights)], strict=True):
             with b.source(w.source):
                 results.append(b.named("y", w.scaled(w.summed(total, self.block_n), rows)))
         finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
+
+    def loaded(self, weights: list[Weight], rows: Rows, pieces: list[Piece]) -> Loaded:
+        """What is read of each weight for some pieces."""
+        return [[w.load(rows, piece) for w in weights] for piece in pieces]
 
     @property
     def in_runs(self) -> bool:
@@ -312,8 +322,8 @@ class Gemv:
         self.e.covers_in_pieces(0, self.k, [piece.place for piece in pieces])
         return pieces
 
-    def products(self, weights: list[Weight], pieces: list[Piece], loaded: list[list[Sequence[SSAValue]]]) -> list[SSAValue]:
-        """For each weight the products of what was loaded of it with x, pieces added."""
+    def products(self, weights: list[Weight], pieces: list[Piece], loaded: Loaded) -> list[SSAValue]:
+        """For each weight the products of what was loaded of it with x, and what each reduction beside them reduces, pieces combined."""
         sums: list[SSAValue] = []
         for piece, held in zip(pieces, loaded, strict=True):
             sums = self.added(sums, weights, piece, held)
@@ -322,7 +332,14 @@ class Gemv:
     def added(self, sums: Sequence[SSAValue], weights: list[Weight], piece: Piece, held: Sequence[Sequence[SSAValue]]) -> list[SSAValue]:
         """The sums so far (none yet: empty) with those of a piece."""
         products = [w.products(own, self.x, piece) for w, own in zip(weights, held, strict=True)]
-        return [self.e.b.add(total, product) for total, product in zip(sums, products, strict=True)] if sums else products
+        products += [weights[0].reducible(op, piece) for op in self.inline]
+        return self.combined(sums, products) if sums else products
+
+    def combined(self, sums: Sequence[SSAValue], more: Sequence[SSAValue]) -> list[SSAValue]:
+        """Sums of the weights added, reductions beside them combined."""
+        b = self.e.b
+        kinds = [*[b.add] * (len(sums) - len(self.inline)), *(partial(REDUCTION_RULES[op.kind.data].combine, b) for op in self.inline)]
+        return [combine(total, other) for combine, total, other in zip(kinds, sums, more, strict=True)]
 
     def piece(self, start: Operand) -> Piece:
         """The piece of K from `start` on."""
@@ -333,12 +350,11 @@ class Gemv:
         e, b = self.e, self.e.b
         with b.for_(self.block_k, self.k, self.block_k, init=sums) as loop, e.scope():
             pieces = self.trip(loop.index)
-            loaded = [[w.load(rows, piece) for w in weights] for piece in pieces]
-            parts = self.products(weights, pieces, loaded)
-            loop.yields(*(b.add(total, part) for total, part in zip(loop.values, parts, strict=True)))
+            parts = self.products(weights, pieces, self.loaded(weights, rows, pieces))
+            loop.yields(*self.combined(loop.values, parts))
         return list(loop.results)
 
-    def in_a_loop(self, weights: list[Weight], rows: Rows, loaded: list[Sequence[SSAValue]]) -> list[SSAValue]:
+    def in_a_loop(self, weights: list[Weight], rows: Rows, loaded: Sequence[Sequence[SSAValue]]) -> list[SSAValue]:
         """Piece by piece, from what was loaded of the first on: each trip asks for the next piece before it multiplies its own."""
         e, b = self.e, self.e.b
         counts = [len(held) for held in loaded]

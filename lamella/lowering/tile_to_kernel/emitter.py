@@ -234,7 +234,7 @@ class Emitter:
         covered = (place.rows, width) in self._wide
         if covered or width <= self.chunk:
             whole = self.whole(place.rows, place.row_mask, width)
-            block = self._neutral(self.emit(op.input, whole), whole, rule.identity)
+            block = self.reducible(op, whole)
         else:
             block = self._accumulate(op, place, width)
         with self.b.source(source_of(op)):
@@ -249,17 +249,21 @@ class Emitter:
         rule = REDUCTION_RULES[op.kind.data]
         pieces = self._pieces.get((place.rows, width))
         if pieces is not None:
-            blocks = [self._neutral(self.emit(op.input, piece), piece, rule.identity) for piece in pieces]
+            blocks = [self.reducible(op, piece) for piece in pieces]
             with self.b.source(source_of(op)):
                 return reduce(partial(rule.combine, self.b), blocks)
         rows = shape(place.rows)[:1] if isinstance(place.rows, SSAValue) and len(shape(place.rows)) == 2 else ()
         start = self.b.named("partial", self.b.full((*rows, self.chunk), rule.identity, f32))
         with self.b.for_(0, width, self.chunk, init=[start]) as loop, self.scope():
             piece = self.columns(place.rows, place.row_mask, loop.index, self.chunk, width)
-            block = self._neutral(self.emit(op.input, piece), piece, rule.identity)
+            block = self.reducible(op, piece)
             with self.b.source(source_of(op)):
                 loop.yields(rule.combine(self.b, loop.values[0], block))
         return loop.results[0]
+
+    def reducible(self, op: ReduceOp, place: Place) -> SSAValue:
+        """What `op` reduces, at some columns of it: past the last one, what changes nothing."""
+        return self._neutral(self.emit(op.input, place), place, REDUCTION_RULES[op.kind.data].identity)
 
     def _neutral(self, block: SSAValue, place: Place, identity: float) -> SSAValue:
         return block if place.col_mask is None else self.b.where(place.col_mask, block, identity)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from xdsl.dialects.builtin import BFloat16Type, f32
 from xdsl.ir import Attribute, SSAValue
@@ -17,7 +18,11 @@ from xdsl.ir import Attribute, SSAValue
 from lamella.dialects.attributes import element_type_of
 from lamella.dialects.kernel import raised_by
 from lamella.dialects.kernel.types import element, element_type, shape
+from lamella.dialects.tile import ReduceOp
 from lamella.lowering.tile_to_kernel.decode_tiles import PackedTiles
+from lamella.lowering.tile_to_kernel.emitter import source_of
+from lamella.lowering.tile_to_kernel.places import Place
+from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, adds_squares
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows
 from lamella.passes.packed_columns import RUN_BYTES, RUNS, run_columns
 
@@ -94,17 +99,21 @@ class RunWeight(PackedTiles):
                     total = b.add(total, b.mul(own, self.x_sum(shape(packed)[0], columns)))
         return e.hinted("product", total)
 
-    def x_of(self, x: SSAValue, piece: Piece, part: int) -> tuple[SSAValue, SSAValue]:
-        """x where it meets a part of the bytes of each run, [8, 32] twice: for each thread of a run the first and the second half of its columns."""
+    def places(self, piece: Piece, part: int) -> tuple[Place, Place]:
+        """Where x meets a part of the bytes of each run, [8, 32] twice: for each thread of a run the first and the second half of its columns."""
         e, b = self.e, self.e.b
         lane = b.arange(RUN_BYTES // 2)
         across = b.add(b.mul(b.floordiv(lane, HALF), THREAD), b.mod(lane, HALF))
         down = b.expand(b.mul(b.arange(RUNS), self.run), 1)
         first = e.hinted("first", b.add(b.add(down, b.expand(across, 0)), piece.start))
-        found: list[SSAValue] = []
-        for offset in (part * RUN_BYTES, part * RUN_BYTES + HALF):
-            found.append(e.emit(x, e.elsewhere(piece.place, e.hinted("cols", b.add(first, offset)))))
+        starts = (part * RUN_BYTES, part * RUN_BYTES + HALF)
+        found = [e.elsewhere(piece.place, e.hinted("cols", b.add(first, offset))) for offset in starts]
         return found[0], found[1]
+
+    def x_of(self, x: SSAValue, piece: Piece, part: int) -> tuple[SSAValue, SSAValue]:
+        """x at those places."""
+        first, second = self.places(piece, part)
+        return self.e.emit(x, first), self.e.emit(x, second)
 
     def raised(self, to: str) -> int:
         """How much larger than they are numbers are multiplied: where the sum of x over a run is there, nothing need be taken off each of them."""
@@ -118,6 +127,30 @@ class RunWeight(PackedTiles):
             return b.named(part, b.widen(part, packed, to, raised=self.raised(str(to)) > 0))
         # From f16, which float8 becomes first, to bf16 there is only a slow instruction for one number; from f32 one for two.
         return b.named("w_wide", b.cast(b.cast(packed, f32) if isinstance(to, BFloat16Type) else packed, to))
+
+    def reducible(self, op: ReduceOp, piece: Piece) -> SSAValue:
+        """Of a sum of squares of x, products of its runs with each other, [16, 8]; else a block of [8, 32]."""
+        b = self.e.b
+        numbers = range(len(self.parts))
+        if adds_squares(op, self.contract.x):
+            columns = [self.joined(self.x_of(self.contract.x, piece, number)) for number in numbers]
+            with b.source(source_of(op)):
+                total: SSAValue | None = None
+                for x in columns:
+                    # The tensor cores take sixteen rows: each run twice.
+                    twice = b.reshape(b.broadcast(b.expand(x, 0), (2, RUNS, RUN_BYTES)), (2 * RUNS, RUN_BYTES))
+                    total = b.dot(twice, b.trans(x), total)
+                assert total is not None
+                return self.e.hinted("squares", total)
+        blocks = [self.e.reducible(op, place) for number in numbers for place in self.places(piece, number)]
+        with b.source(source_of(op)):
+            return reduce(partial(REDUCTION_RULES[op.kind.data].combine, b), blocks)
+
+    def reduced(self, op: ReduceOp, block: SSAValue) -> SSAValue:
+        if adds_squares(op, self.contract.x):
+            # Each run met itself twice.
+            return self.e.b.reduce(self.summed(block, 2), "max", 0)
+        return super().reduced(op, block)
 
     def x_sum(self, rows: int, joined: Sequence[SSAValue]) -> SSAValue:
         """The sum of x over each run, [rows, 8], in every row alike: as a product with ones it lies as the other products do."""

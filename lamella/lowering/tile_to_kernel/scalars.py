@@ -10,6 +10,7 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import f32, i32
 from xdsl.ir import SSAValue
 
+from lamella.dialects.tile import CastOp, MapOp, ReduceOp
 from lamella.lowering.kernel_builder import KernelBuilder
 
 ScalarRule: TypeAlias = Callable[..., SSAValue]
@@ -42,6 +43,15 @@ def scalar_rule(kind: str) -> Callable[[ScalarRule], ScalarRule]:
         return rule
 
     return add
+
+
+def adds_squares(op: ReduceOp, x: SSAValue) -> bool:
+    """Whether `op` adds up the squares of `x`."""
+    squared = op.input.owner
+    if op.kind.data != "sum" or not isinstance(squared, MapOp) or squared.kind.data != "square":
+        return False
+    (value,) = squared.inputs
+    return (value.owner.input if isinstance(value.owner, CastOp) else value) is x
 
 
 scalar_rule("add")(KernelBuilder.add)

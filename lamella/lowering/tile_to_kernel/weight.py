@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects.builtin import f32, i64
 from xdsl.ir import SSAValue
@@ -12,11 +13,12 @@ from xdsl.ir import SSAValue
 from lamella.dialects import kernel
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.kernel.types import element_type, shape
-from lamella.dialects.tile import Contraction
+from lamella.dialects.tile import Contraction, ReduceOp
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
 from lamella.lowering.kernel_folds import number
 from lamella.lowering.tile_to_kernel.emitter import Emitter, source_of
 from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS, Place
+from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,15 @@ class Weight(ABC):
     @abstractmethod
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
         """Of what was loaded of a piece and the one row of x the products, [rows, lanes]: added up over lanes and pieces they are the product."""
+
+    def reducible(self, op: ReduceOp, piece: Piece) -> SSAValue:
+        """What `op`, which reduces the row of x or what is computed from it, reduces of a piece: a block that those of other pieces are combined with."""
+        return self.e.reducible(op, piece.place)
+
+    def reduced(self, op: ReduceOp, block: SSAValue) -> SSAValue:
+        """What `op` reduces the row to, from the `reducible` of all its pieces, combined."""
+        b = self.e.b
+        return REDUCTION_RULES[op.kind.data].along(b, b.reshape(block, (prod(shape(block)),)), 0, keep_dims=False)
 
     def summed(self, total: SSAValue, rows: int) -> SSAValue:
         """The products of so many rows from the finished sums [rows, lanes], or what `products` gave of them."""

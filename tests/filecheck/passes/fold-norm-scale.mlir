@@ -126,6 +126,41 @@ func.func @packed(%x : tensor<3x4xf32>, %blocks : tensor<8x2xi8>) -> tensor<3x8x
   func.return %y : tensor<3x8xf32>
 }
 // -----
+// A weight that becomes eight-bit floats when the model is loaded is scaled before: its scales and its words are made of the scaled one.
+// CHECK:      func.func @floats(
+// CHECK-SAME: reason = "into fc", verdict = "folded"
+// CHECK:      %n = transformer.rms_norm %x {loc = "norm"
+// CHECK-NEXT: %[[SCALED:.*]] = transformer.scale_columns %w, %g
+// CHECK-NEXT: %s = transformer.group_scales %[[SCALED]] {
+// CHECK-NEXT: %p = transformer.pack_weight %[[SCALED]], %s
+// CHECK-NEXT: %d = transformer.dequantize %p, %s
+// CHECK-NEXT: transformer.linear %n, %d
+func.func @floats(%x : tensor<3x4xf32>) -> tensor<3x8xf32> {
+  %g = transformer.weight "norm" : tensor<4xf32>
+  %w = transformer.weight "fc" : tensor<8x4xf32>
+  %n = transformer.rms_norm %x, %g {eps = 1.0e-05 : f64, loc = "norm"} : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
+  %s = transformer.group_scales %w {packing = #transformer.packing<fp8, group = 4>} : (tensor<8x4xf32>) -> tensor<8x1xf32>
+  %p = transformer.pack_weight %w, %s {packing = #transformer.packing<fp8, group = 4>} : (tensor<8x4xf32>, tensor<8x1xf32>) -> tensor<8x4xf8E4M3FN>
+  %d = transformer.dequantize %p, %s {packing = #transformer.packing<fp8, group = 4>} : (tensor<8x4xf8E4M3FN>, tensor<8x1xf32>) -> tensor<8x4xf32>
+  %y = transformer.linear %n, %d {loc = "fc"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  func.return %y : tensor<3x8xf32>
+}
+// -----
+// Whole numbers have the same step for all columns.
+// CHECK:      func.func @whole(
+// CHECK-SAME: reason = "transformer.linear at fc is rounded to int8, whose steps are alike for all columns: those that the scale makes small would be left few", verdict = "not_folded"
+// CHECK-NOT:  transformer.scale_columns
+func.func @whole(%x : tensor<3x4xf32>) -> tensor<3x8xf32> {
+  %g = transformer.weight "norm" : tensor<4xf32>
+  %w = transformer.weight "fc" : tensor<8x4xf32>
+  %n = transformer.rms_norm %x, %g {eps = 1.0e-05 : f64, loc = "norm"} : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
+  %s = transformer.group_scales %w {packing = #transformer.packing<int8, group = 4>} : (tensor<8x4xf32>) -> tensor<8x1xf32>
+  %p = transformer.pack_weight %w, %s {packing = #transformer.packing<int8, group = 4>} : (tensor<8x4xf32>, tensor<8x1xf32>) -> tensor<8x1xi32>
+  %d = transformer.dequantize %p, %s {packing = #transformer.packing<int8, group = 4>} : (tensor<8x1xi32>, tensor<8x1xf32>) -> tensor<8x4xf32>
+  %y = transformer.linear %n, %d {loc = "fc"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  func.return %y : tensor<3x8xf32>
+}
+// -----
 // A shift needs a bias in every linear.
 // CHECK:      func.func @no_bias(
 // CHECK-SAME: reason = "transformer.linear at k has no bias to take the shift", verdict = "not_folded", what = "transformer.layer_norm at norm"
