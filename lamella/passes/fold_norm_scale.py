@@ -43,10 +43,13 @@ class FoldNormScale(ModulePass):
         %y = transformer.linear %n, %0 : (tensor<?x64xf32, …>, tensor<96x64xf32>) -> tensor<?x96xf32, …>
 
     (n·diag(γ) + β) Wᵀ + b = n (W diag(γ))ᵀ + (b + W β). The product W diag(γ) is made in float32 and rounded once, and the step loses a
-    rounding: that of the scaled norm. A weight that is packed as eight-bit floats while the model is loaded is scaled before: whatever the size of a column, a float keeps as many
-    bits. Whole numbers do not, and columns that the scale makes small would be left few; linears of int8 and int4 keep the norm's scale in front. A norm keeps its weights where a reader is no linear, a linear's weight is read by other ops too (a
-    tied embedding would be stored twice) or is no plain weight, a shift finds no bias, or the type is f16, in whose range γ·w can overflow
-    or vanish. Each function says in `lamella.folds` what was folded, and what was not and why. Run `fold-constants` afterwards.
+    rounding: that of the scaled norm. A weight that is packed as eight-bit floats while the model is loaded is scaled before: a float keeps as many
+    bits of a small column as of a large one. Whole numbers do not, and columns that the scale makes small would be left few: linears of int8 and
+    int4 keep the norm's scale in front.
+
+    A norm keeps its weights where a reader is no linear, a linear's weight is read by other ops too (a tied embedding would be stored twice) or is no
+    plain weight, a shift finds no bias, or the type is f16, in whose range γ·w can overflow or vanish. Each function says in `lamella.folds` what
+    was folded, and what was not and why. Run `fold-constants` afterwards.
     """
 
     name = "fold-norm-scale"

@@ -28,8 +28,8 @@ NUMBER_US = 1e-4
 """Microseconds of a multiprocessor for each number of x that a program of one warp computes itself, in runs, before it can multiply a weight: between 3e-5 (Llama-3.2-1B,
 int8) and 3e-4 (q, k and v of Llama-3.1-8B, int4, whose registers then run out), measured on an H200 (benchmarks/results)."""
 SQUARES_US = 7e-6
-"""The same where a program only adds up the squares of x beside its products: at most 6e-6 with gate and up of Llama-3.2-1B or of Llama-3.1-8B and with q, k and v in fp8, measured
-in the step on an H200 (benchmarks/results)."""
+"""The same where a program only adds up the squares of x beside its products: at most 6e-6 with gate and up of Llama-3.2-1B or of Llama-3.1-8B
+and with q, k and v in fp8, measured in the step on an H200 (benchmarks/results)."""
 STEP, STEP_US = 256, 0.1
 """Columns of a step over K of weights of bytes, and microseconds that computing x adds to one: measured on an H200 (benchmarks/results)."""
 

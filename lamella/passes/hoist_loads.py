@@ -34,9 +34,10 @@ class HoistLoads(ModulePass):
           %weight = kernel.load %weight_ptr[%columns] ; %x = kernel.load %x_ptr[%columns] ; %sum = kernel.reduce …
 
     A load of what no launch of the step writes goes before the first access that has to wait for the launches before (`dependent-launch` puts
-    the wait between them), so that the memory answers meanwhile. Another load, behind all sums, products and loops, goes before the first of them, unless a store, an atomic
-    addition, a barrier or a branch comes before it. Streamed weights (`eviction`) stay where their schedule has them. The blocks of a kernel that are moved take at most 64 bytes a thread. A kernel whose loops
-    keep tiles in flight and that reads nothing early stays as it is: it must not start early (`dependent-launch`).
+    the wait between them), so that the memory answers meanwhile. Another load, behind all sums, products and loops, goes before the first of
+    them, unless a store, an atomic addition, a barrier or a branch comes before it. Streamed weights (`eviction`) stay where their schedule has
+    them. The blocks of a kernel that are moved take at most 64 bytes a thread. A kernel whose loops keep tiles in flight and that reads nothing
+    early stays as it is: it must not start early (`dependent-launch`).
     """
 
     name = "hoist-loads"
@@ -82,7 +83,10 @@ def _next(first: Operation) -> Operation:
 
 
 def _loads_after(first: Operation) -> Iterator[tuple[kernel.LoadOp, bool]]:
-    """The loads of `first`'s block behind it, each with whether something is written from `first` on before it. Streamed ones are where their schedule wants them."""
+    """The loads of `first`'s block behind it, each with whether something is written from `first` on before it.
+
+    Streamed ones are left out: they are where their schedule wants them.
+    """
     op: Operation | None = first
     written = False
     while op is not None:
@@ -100,7 +104,10 @@ def _writes(op: Operation) -> bool:
 
 
 def _needed(load: kernel.LoadOp, target: Operation, free: set[SSAValue] | None) -> list[Operation] | None:
-    """A load behind `target` and all behind it that its address is made of, in order; None where that includes sums, or loads of other than `free` parameters."""
+    """A load behind `target` and all behind it that its address is made of, in order.
+
+    None where that includes sums, products, loops, or accesses of other than `free` parameters (None: of any).
+    """
     block = load.parent
     assert block is not None
     behind: dict[Operation, int] = {}

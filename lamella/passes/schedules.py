@@ -117,9 +117,11 @@ def packed_schedule(split: Parts, bits: int, target: Device) -> ScheduleAttr:
 def runs_schedule(split: Parts, bits: int) -> ScheduleAttr:
     """One token and packed weights whose rows are cut into runs: programs of one warp, which need no barrier, a few rows each.
 
-    Four rows of numbers of 4 bits, which x costs more beside, two of bytes; in each trip over K as many columns as fit HELD_RUNS bytes, half as many of two
-    weights side by side, at most half of a row where the grid is divided between weights, and as leave none over. Two weights of 4 bits side by side are taken in whole
-    rows where as many bytes hold two rows of each. The first trip's are asked for before the launches before end. Measured on an H200 with the shapes of Llama-3.1-8B and Llama-3.2-1B against 2 to 16 rows, 1 to 8 programs a row and 1 to 4 warps, alone and in the step: benchmarks/results.
+    Four rows of numbers of 4 bits, which x costs more beside, two of bytes; in each trip over K as many columns as fit HELD_RUNS bytes, half as many
+    of two weights side by side, at most half of a row where the grid is divided between weights, and as leave none over. Two weights of 4 bits side
+    by side are taken in whole rows where as many bytes hold two rows of each. The first trip's are asked for before the launches before end. Measured
+    on an H200 with the shapes of Llama-3.1-8B and Llama-3.2-1B against 2 to 16 rows, 1 to 8 programs a row and 1 to 4 warps, alone and in the step:
+    benchmarks/results.
     """
     k, side_by_side = shape_of(split.contracts[0].x)[1], max(len(c) for c in split.components)
     need = needed_columns(split)
