@@ -10,6 +10,9 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.tile import ConstantOp, ReduceOp, ReshapeOp, ScatterOp
 
+MAX_ROW = 8192
+"""Columns of a row that a program has at once."""
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -58,7 +61,17 @@ class RowPart:
     @property
     def alone(self) -> bool:
         """Whether the part has programs of its own: a reduction is a chain of waits, two in one program would run one after the other."""
-        return self.heads is not None or any(isinstance(op, ReduceOp) for op in self.ops)
+        return self.heads is not None or any(isinstance(op, ReduceOp) for op in self.ops) or self.divided
+
+    @property
+    def divided(self) -> bool:
+        """Whether several programs share each row: one would take it piece by piece, nothing needs the row as a whole, and all that is stored has its columns."""
+        apart = self.heads is None and not any(isinstance(op, ReduceOp | ScatterOp) for op in self.ops)
+        return apart and self.width > MAX_ROW and all(shape_of(v)[1:] == (self.width,) for v in self.stored)
+
+    def pieces(self, columns: int) -> int:
+        """Programs that share a row, where each takes so many columns."""
+        return -(-self.width // columns) if self.divided else 1
 
 
 def data_operands(op: Operation) -> Sequence[SSAValue]:

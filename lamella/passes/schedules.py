@@ -16,7 +16,7 @@ from lamella.passes.device import Device
 from lamella.passes.packed_columns import LEAST_BYTES, RUN_BYTES, RUNS, decoder, digits, in_runs, most_columns, piece_columns, streamed
 from lamella.passes.region_parts import Parts, parts, stored_values
 from lamella.passes.registers import THREADS, most_registers, registers
-from lamella.passes.row_parts import row_parts
+from lamella.passes.row_parts import MAX_ROW, row_parts
 
 SMALL, LARGE = 2 << 20, 32 << 20
 """Bytes of weights up to which a region is bound by latency, and from which on only bandwidth counts."""
@@ -40,9 +40,6 @@ RUN_PIECES = 4
 
 MOST_BESIDE = 2
 """Warps of a program that adds up rows of x beside its products: less than a warp group, since the sums read the tiles of x too."""
-
-MAX_ROW = 8192
-"""Columns a row program keeps at once; longer rows are taken in chunks."""
 
 
 def power_of_two(n: int) -> int:

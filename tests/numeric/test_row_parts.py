@@ -57,6 +57,33 @@ def test_heads_are_normalized_turned_and_cached_in_one_launch(tokens: int, style
     agrees(compiled, {**inputs, "cache.0": numbers([3, 2, 2, 16, dim], 50)})
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_long_rows_are_divided_between_programs(rows: int) -> None:
+    """Where nothing needs a row as a whole: 20,000 columns are three programs a row, beside the one of a short part; a sum keeps its row in one."""
+    g = Graph(x=f"{rows}x20000xf32", y=f"{rows}x20000xf32", s=f"{rows}x1xf32", short=f"{rows}x8xf32")
+    wide = g.map("mul", g.map("add", g["x"], g["y"]), g["s"])
+    compiled = compile_function(g.returns(wide, g.map("neg", g["short"])))
+    assert compiled.skeletons == ["row"]
+    (launch,) = compiled.manifest.buckets[0].launches
+    assert launch.grid == (rows * (3 + 1), 1, 1)
+    agrees(compiled, g.inputs())
+    g = Graph(x=f"{rows}x20000xf32", y=f"{rows}x20000xf32")
+    summed = g.map("add", g.norm(g["x"]), g["y"])
+    compiled = compile_function(g.returns(summed))
+    assert [launch.grid for launch in compiled.manifest.buckets[0].launches] == [(rows, 1, 1)]
+    agrees(compiled, g.inputs())
+
+
+def test_what_is_stored_beside_a_long_row_keeps_it_in_one_program() -> None:
+    """A vector that is written over its own operand would be read by another program of the row when it is new already."""
+    g = Graph(x="2x20000xf32", s="2x1xf32")
+    more = g.map("add", g["s"], 1.0)
+    compiled = compile_function(g.returns(g.map("mul", g["x"], more), more), ties={1: 1})
+    both, copy = compiled.manifest.buckets[0].launches
+    assert (len(both.args), both.grid, copy.grid) == (4, (2, 1, 1), (2, 1, 1))
+    agrees(compiled, g.inputs())
+
+
 def test_parts_of_other_rows_and_widths_share_a_launch() -> None:
     """Rows longer than a block, a few rows, and numbers alone: reductions have programs of their own, what only moves numbers by its rows."""
     g = Graph(x="3x9000xf32", y="5x37xf32", z="5x19xf32", n="7xi32")

@@ -1,4 +1,4 @@
-"""The row skeleton: a program takes one row, or a head of one (or a block of a vector's numbers), of every value its part of the region stores."""
+"""The row skeleton: a program takes one row, or a head or a piece of one (or a block of a vector's numbers), of every value its part of the region stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lower(fused: FusedOp, name: str, schedule: ScheduleAttr) -> tuple[kernel.Fun
     found = row_parts(ops, fused.terminator.values)
     stores = [[s for s in e.stores if s.owner in part.ops] for part in found]
     block = schedule.get("rows")
-    programs = [-(-part.rows // block) for part in found]
+    programs = [-(-part.rows // block) * part.pieces(e.chunk) for part in found]
     if len(found) == 1:
         lower_part(e, found[0], stores[0], None)
     else:
@@ -89,6 +89,14 @@ def lower_part(e: RowEmitter, part: RowPart, stores: Sequence[Store], program: O
     """What one program of a part computes and stores; `program` is its number among those of the part, None where the grid has no others."""
     if part.heads is not None:
         lower_head(e, part.heads, stores, program)
+        return
+    pieces = part.pieces(e.chunk)
+    if pieces > 1:
+        program = e.b.program_id(0) if program is None else program
+        start = e.hinted("start", e.b.mul(e.b.mod(program, pieces), e.chunk))
+        rows, mask = row_block(e, part.rows, e.schedule.get("rows"), e.b.floordiv(program, pieces))
+        for item in stores:
+            e.store(item, e.columns(rows, mask, start, e.chunk, shape_of(item.value)[-1]))
         return
     rows, mask = row_block(e, part.rows, e.schedule.get("rows"), program)
     for item in stores:
