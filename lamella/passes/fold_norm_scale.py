@@ -76,8 +76,9 @@ class Fold:
         reason = self.refusal()
         if reason:
             return entry("not_folded", subject(self.norm), reason)
+        floats: dict[Operation, SSAValue] = {}
         for linear in self.linears:
-            rescale(linear, self.norm)
+            rescale(linear, self.norm, floats)
         Rewriter.replace_op(self.norm, without_weights(self.norm))
         return entry("folded", subject(self.norm), f"into {', '.join(location(linear) or linear.name for linear in self.linears)}")
 
@@ -168,18 +169,24 @@ def shift_of(norm: Norm) -> SSAValue | None:
     return norm.bias if isinstance(norm, LayerNormOp) else None
 
 
-def rescale(linear: LinearOp, norm: Norm) -> None:
-    """Let `linear` multiply the bare norm: its weight takes the scale, its bias the shift."""
-    weight, scale, shift = floats_of(linear.weight), norm.weight, shift_of(norm)
+def rescale(linear: LinearOp, norm: Norm, floats: dict[Operation, SSAValue]) -> None:
+    """Let `linear` multiply the bare norm: its weight takes the scale, its bias the shift.
+
+    `floats` remembers what packed weights were made of before: linears may share one, which is scaled once.
+    """
+    scale, shift, packed = norm.weight, shift_of(norm), packers(linear.weight)
     assert scale is not None
-    offset = norm.offset.value.data if isinstance(norm, RMSNormOp) and norm.offset else 0.0
-    scaled = ScaleColumnsOp(weight, scale, offset=offset)
-    packed = packers(linear.weight)
-    Rewriter.insert_op(scaled, InsertPoint.before(packed[0] if packed else linear))
-    for op in packed:
-        op.operands[0] = scaled.result
-    if not packed:
-        linear.operands[1] = scaled.result
+    known = floats.get(packed[0]) if packed else None
+    weight = floats_of(linear.weight) if known is None else known
+    if known is None:
+        offset = norm.offset.value.data if isinstance(norm, RMSNormOp) and norm.offset else 0.0
+        scaled = ScaleColumnsOp(weight, scale, offset=offset)
+        Rewriter.insert_op(scaled, InsertPoint.before(packed[0] if packed else linear))
+        for op in packed:
+            op.operands[0] = scaled.result
+            floats[op] = weight
+        if not packed:
+            linear.operands[1] = scaled.result
     if shift is not None and linear.bias is not None:
         shifted = ShiftBiasOp(linear.bias, weight, shift)
         Rewriter.insert_op(shifted, InsertPoint.before(linear))

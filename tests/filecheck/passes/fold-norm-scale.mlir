@@ -128,14 +128,16 @@ func.func @packed(%x : tensor<3x4xf32>, %blocks : tensor<8x2xi8>) -> tensor<3x8x
 // -----
 // A weight that becomes eight-bit floats when the model is loaded is scaled before: its scales and its words are made of the scaled one.
 // CHECK:      func.func @floats(
-// CHECK-SAME: reason = "into fc", verdict = "folded"
+// CHECK-SAME: reason = "into fc, again", verdict = "folded"
 // CHECK:      %n = transformer.rms_norm %x {loc = "norm"
 // CHECK-NEXT: %[[SCALED:.*]] = transformer.scale_columns %w, %g
 // CHECK-NEXT: %s = transformer.group_scales %[[SCALED]] {
 // CHECK-NEXT: %p = transformer.pack_weight %[[SCALED]], %s
 // CHECK-NEXT: %d = transformer.dequantize %p, %s
 // CHECK-NEXT: transformer.linear %n, %d
-func.func @floats(%x : tensor<3x4xf32>) -> tensor<3x8xf32> {
+// A second linear of the same words finds them scaled.
+// CHECK-NEXT: transformer.linear %n, %d
+func.func @floats(%x : tensor<3x4xf32>) -> (tensor<3x8xf32>, tensor<3x8xf32>) {
   %g = transformer.weight "norm" : tensor<4xf32>
   %w = transformer.weight "fc" : tensor<8x4xf32>
   %n = transformer.rms_norm %x, %g {eps = 1.0e-05 : f64, loc = "norm"} : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
@@ -143,7 +145,8 @@ func.func @floats(%x : tensor<3x4xf32>) -> tensor<3x8xf32> {
   %p = transformer.pack_weight %w, %s {packing = #transformer.packing<fp8, group = 4>} : (tensor<8x4xf32>, tensor<8x1xf32>) -> tensor<8x4xf8E4M3FN>
   %d = transformer.dequantize %p, %s {packing = #transformer.packing<fp8, group = 4>} : (tensor<8x4xf8E4M3FN>, tensor<8x1xf32>) -> tensor<8x4xf32>
   %y = transformer.linear %n, %d {loc = "fc"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
-  func.return %y : tensor<3x8xf32>
+  %z = transformer.linear %n, %d {loc = "again"} : (tensor<3x4xf32>, tensor<8x4xf32>) -> tensor<3x8xf32>
+  func.return %y, %z : tensor<3x8xf32>, tensor<3x8xf32>
 }
 // -----
 // Whole numbers have the same step for all columns.
