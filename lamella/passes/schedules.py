@@ -126,9 +126,10 @@ def runs_schedule(split: Parts, bits: int) -> ScheduleAttr:
     piece = piece_columns(split.contracts[0])
     pieces = k // piece
     piece_bytes = side_by_side * RUNS * RUN_BYTES
-    whole = next((n for n in (rows, max(2, need)) if n * pieces * piece_bytes <= HELD_RUNS), None)
-    if side_by_side > 1 and bits == 4 and whole is not None:
-        return ScheduleAttr.of("gemv", rows=whole, k=k, warps=1, runs=RUNS)
+    if side_by_side > 1 and bits == 4:
+        whole = next((n for n in (rows, max(2, need)) if n * pieces * piece_bytes <= HELD_RUNS), None)
+        if whole is not None:
+            return ScheduleAttr.of("gemv", rows=whole, k=k, warps=1, runs=RUNS)
     most = max(1, HELD_RUNS // side_by_side // (rows * piece_bytes))
     most = min(most, RUN_PIECES, max(1, pieces // 2)) if len(split.components) > 1 else most
     held = next(n for n in range(min(pieces, most), 0, -1) if pieces % n == 0)
