@@ -35,6 +35,8 @@ HELD_RUNS = 8 << 10
 
 RUN_ROWS = {4: 4, 8: 2}
 """Weight rows of such a program, by the bits of a number."""
+RUN_PROGRAMS = 4
+"""Such programs a multiprocessor below which its four schedulers do not have a warp each, and nobody uses the time that a warp waits between trips."""
 RUN_PIECES = 4
 """Pieces of K in a trip where the grid is divided between weights: each part of a kernel has its own, and long ones run out of the cache for instructions."""
 
@@ -82,7 +84,7 @@ def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:
     need = needed_columns(split)
     total = sum(shape_of(c.result)[1] for c in split.contracts) * k * bits // 8
     if in_runs(split.contracts):
-        return runs_schedule(split, bits)
+        return runs_schedule(split, bits, target)
     if bits < 16 and all(takes_words(c) for c in split.contracts):
         return packed_schedule(split, bits, target)
     few = need if total <= SMALL else max(need, 2)
@@ -111,14 +113,14 @@ def packed_schedule(split: Parts, bits: int, target: Device) -> ScheduleAttr:
     )
 
 
-def runs_schedule(split: Parts, bits: int) -> ScheduleAttr:
+def runs_schedule(split: Parts, bits: int, target: Device) -> ScheduleAttr:
     """One token and packed weights whose rows are cut into runs: programs of one warp, which need no barrier, a few rows each.
 
     Four rows of numbers of 4 bits, which x costs more beside, two of bytes; in each trip over K as many columns as fit HELD_RUNS bytes, half as many
     of two weights side by side, at most half of a row where the grid is divided between weights, and as leave none over. Two weights of 4 bits side
-    by side are taken in whole rows where as many bytes hold two rows of each. The first trip's are asked for before the launches before end. Measured
-    on an H200 with the shapes of Llama-3.1-8B and Llama-3.2-1B against 2 to 16 rows, 1 to 8 programs a row and 1 to 4 warps, alone and in the step:
-    benchmarks/results.
+    by side are taken in whole rows where as many bytes hold two rows of each; two rows of one, where four in several trips leave fewer than
+    RUN_PROGRAMS programs a multiprocessor. The first trip's columns are asked for before the launches before end. Measured on an H200 with the
+    shapes of Llama-3.1-8B and Llama-3.2-1B against 2 to 16 rows, 1 to 8 programs a row and 1 to 4 warps, alone and in the step: benchmarks/results.
     """
     k, side_by_side = shape_of(split.contracts[0].x)[1], max(len(c) for c in split.components)
     need = needed_columns(split)
@@ -132,6 +134,9 @@ def runs_schedule(split: Parts, bits: int) -> ScheduleAttr:
             return ScheduleAttr.of("gemv", rows=whole, k=k, warps=1, runs=RUNS)
     most = max(1, HELD_RUNS // side_by_side // (rows * piece_bytes))
     most = min(most, RUN_PIECES, max(1, pieces // 2)) if len(split.components) > 1 else most
+    columns = sum(shape_of(c[0].result)[1] for c in split.components)
+    if pieces > most and columns // rows < RUN_PROGRAMS * target.multiprocessors:
+        rows = max(2, need)
     held = next(n for n in range(min(pieces, most), 0, -1) if pieces % n == 0)
     return ScheduleAttr.of("gemv", rows=rows, k=held * piece, warps=1, runs=RUNS)
 

@@ -1,4 +1,4 @@
-"""Compiles printed kernel files for a GPU that need not be there; out come registers, spills and shared memory of each."""
+"""Compiles printed kernel files for a GPU that need not be there; out come registers, spills, shared memory and instructions of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ WORKER = Path(__file__).with_name("cross_compile_worker.py")
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What one program of a kernel takes: registers a thread, spilled bytes a thread, bytes of static and dynamic shared memory."""
+    """What one program of a kernel takes: registers a thread, spilled bytes a thread, bytes of static and dynamic shared memory; and its instructions,
+    those that load from global memory, and those of them that load 16 bytes a thread."""
 
     name: str
     registers: int
@@ -27,6 +28,9 @@ class KernelResources:
     num_warps: int
     num_stages: int
     cubin_bytes: int
+    instructions: int
+    loads: int
+    wide_loads: int
 
 
 def cross_compile(

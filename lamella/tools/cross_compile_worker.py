@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 def compiled_file(path: Path, capability: int, pdl: bool) -> tuple:
@@ -43,6 +43,7 @@ def compile_file(path: Path, capability: int, pdl: bool) -> dict:
     return {
         "name": compiled.metadata.name,
         **resource_usage(cubin),
+        **loads(compiled.asm["ptx"]),
         "shared_memory": compiled.metadata.shared,
         "num_warps": module.NUM_WARPS,
         "num_stages": module.NUM_STAGES,
@@ -51,13 +52,21 @@ def compile_file(path: Path, capability: int, pdl: bool) -> dict:
 
 
 def resource_usage(cubin: bytes) -> dict:
-    """Registers and spilled bytes of a thread, as `cuobjdump -res-usage` says: `REG:40 STACK:0 SHARED:0 LOCAL:0 …`."""
+    """Registers and spilled bytes of a thread, as `cuobjdump -res-usage` says (`REG:40 STACK:0 SHARED:0 LOCAL:0 …`), and instructions, as `nvdisasm` lists them."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        listing = subprocess.run([TOOLS / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True).stdout
     usage = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
-    return {"registers": usage["REG"], "spills": max(usage["STACK"], usage["LOCAL"])}
+    instructions = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?!NOP)[@A-Z]", listing)
+    return {"registers": usage["REG"], "spills": max(usage["STACK"], usage["LOCAL"]), "instructions": len(instructions)}
+
+
+def loads(ptx: str) -> dict:
+    """Instructions that load from memory, and those that load 16 bytes a thread: `ld.global.v4.b32`, `ld.global.L1::evict_first.v2.b64`."""
+    found = re.findall(r"\bld\.global\S*?(?:\.v(\d))?\.[bsuf](\d+)\b", ptx)
+    return {"loads": len(found), "wide_loads": sum(int(count or 1) * int(bits) == 128 for count, bits in found)}
 
 
 def main() -> None:

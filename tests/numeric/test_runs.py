@@ -260,3 +260,42 @@ def test_weights_of_other_bits_beside_each_other() -> None:
     schedule = compiled.regions[0].schedule
     assert schedule is not None and "runs" not in schedule.options.data
     agree(compiled, g.packed_inputs(**specs), NARROW["f16"])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_products_add_up_where_they_are_made(name: str) -> None:
+    """Three pieces of K, unrolled and in trips: the tensor cores add a product to the sums so far, unless a scale comes between."""
+    kind, group, affine = KINDS[name]
+    k = columns(kind, 3)
+    halves = 2 if kind == "int4" else 1
+    for pieces in (1, 3):
+        g = Packed(x=f"1x{k}xbf16", **Packed.arguments_for("w", 8, k, kind, group, affine))
+        chosen = {"rows": 2, "k": columns(kind, pieces), "warps": 1, "runs": 8}
+        graph = g.returns(g.contract(g["x"], g.weight("w", kind, group, k)))
+        (text,) = compile_function(graph, schedules={"gemv": chosen}).sources.values()
+        products = [line for line in text.splitlines() if "tl.dot(" in line and "ones" not in line]
+        written = 2 if pieces == 1 else 3
+        assert len(products) == written * halves
+        assert sum(line.partition("tl.dot(")[2].count(",") == 1 for line in products) == (written if group or affine else 1)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(2048, 2), (2112, 4), (4096, 4)])
+def test_rows_of_several_trips_are_fewer_where_programs_are(rows: int, expected: int) -> None:
+    """Four a program of one warp, unless there is not one for each of the four schedulers of 132 multiprocessors."""
+    g = Packed(x="1x8192xbf16", **Packed.arguments_for("w", rows, 8192, "int4", 128, True))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", "int4", 128, 8192))))
+    schedule = compiled.regions[0].schedule
+    assert schedule is not None
+    assert (schedule.get("rows"), schedule.get("k"), schedule.get("runs")) == (expected, 4096, 8)
+
+
+def test_pairs_of_floats_lie_as_products_take_them() -> None:
+    """For sm_90, eight bits: x comes in registers side by side, which no instruction has to put there."""
+    g = Packed(x="1x4096xbf16", **Packed.arguments_for("w", 64, 4096, "fp8", 0, False))
+    compiled = compile_function(g.returns(g.contract(g["x"], g.weight("w", "fp8", 0, 4096))))
+    (figure,) = cross_compile(compiled.sources, "sm_90", pdl=True)
+    schedule = compiled.regions[0].schedule
+    assert schedule is not None
+    numbers = schedule.get("rows") * schedule.get("k") // 32
+    # Two instructions a number widen it and one, for eight, multiplies; 2.7 a number in all where pairs lay otherwise.
+    assert figure.instructions < 2.65 * numbers, figure

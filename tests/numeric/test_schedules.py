@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from xdsl.dialects.builtin import bf16, f16
+from xdsl.dialects.builtin import bf16, f16, f32
 from xdsl.ir import SSAValue
 
 from lamella import api
 from lamella.dialects.tile import ContractPartialOp, RotateOp, ScatterOp, SlotsOp
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, SCALAR_RULES
 from lamella.semantics import REDUCTIONS, SCALARS
+from lamella.tools.cross_compile import cross_compile
 from tests.numeric.harness import NARROW, Graph, agree, compile_function, i32, numbers
 
 MODELS = Path(__file__).resolve().parents[2] / "benchmarks" / "models"
@@ -305,6 +306,19 @@ def test_projections_rotate_and_write_the_cache(tokens: int, rotary: int, schedu
         found = compiled.run(mine, level)
         torch.testing.assert_close(found[0], values[0], rtol=0, atol=1e-4)
         torch.testing.assert_close(mine["cache.0"][1:], values[1][1:], rtol=0, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("rotary", [64, 32])
+def test_angles_of_several_heads_are_read_side_by_side(rotary: int) -> None:
+    """For sm_90, where a tile holds several heads of 64: cosines and sines come 16 bytes at a time, though their columns begin again with each head."""
+    g = Graph(x="256x256xbf16", w="1024x256xbf16", table=f"4096x{rotary}xf32", positions="256xi32")
+    y = g.cast(g.contract(g["x"], g["w"]), f32)
+    rotate = RotateOp(y, g.gather(g["table"], g["positions"]), heads=16, head_dim=64, rotary_dim=rotary, style="paired")
+    compiled = compile_function(g.returns(g.cast(g.add(rotate), bf16)))
+    assert len(compiled.regions) == 1
+    (figure,) = cross_compile(compiled.sources, "sm_90")
+    assert figure.spills == 0
+    assert figure.wide_loads >= 2 and figure.loads - figure.wide_loads <= 32, figure
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

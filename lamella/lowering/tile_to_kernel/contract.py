@@ -140,14 +140,16 @@ class ContractEmitter(Emitter):
         b, dim, rotary = self.b, python_int(op.head_dim), python_int(op.rotary_dim)
         assert place.cols is not None
         sizes = shape(place.cols)
-        column = self.hinted("column", b.add(b.mul(b.arange(sizes[-1] // 2), 2), self.pairs[place]))
-        d = self.hinted("d", remainder(b, column, dim))
-        turns = self.hinted("turns", b.lt(d, rotary)) if rotary < dim else None
+        # Pairs are counted, not columns: a remainder of neighbours is neighbours to Triton, half a remainder of every other number is not.
+        start = self.pairs[place]
+        before = quotient(b, start, 2) if isinstance(start, SSAValue) else int(start) // 2
+        pair = self.hinted("pair", b.add(b.arange(sizes[-1] // 2), before))
+        angle = self.hinted("angle", remainder(b, pair, dim // 2))
+        turns = self.hinted("turns", b.lt(angle, rotary // 2)) if rotary < dim else None
         mask = turns
         width = shape_of(op.x)[1]
         if width % sizes[-1]:
-            mask = b.all_of(mask, b.lt(column, width))
-        angle = self.hinted("angle", quotient(b, d, 2))
+            mask = b.all_of(mask, b.lt(pair, width // 2))
         if len(sizes) == 2:
             angle = b.expand(angle, 0)
             turns = b.expand(turns, 0) if turns is not None else None
@@ -322,24 +324,21 @@ class Gemv:
         self.e.covers_in_pieces(0, self.k, [piece.place for piece in pieces])
         return pieces
 
-    def products(self, weights: list[Weight], pieces: list[Piece], loaded: Loaded) -> list[SSAValue]:
-        """For each weight the products of what was loaded of it with x, and what each reduction beside them reduces, pieces combined."""
-        sums: list[SSAValue] = []
+    def products(self, weights: list[Weight], pieces: list[Piece], loaded: Loaded, sums: Sequence[SSAValue] = ()) -> list[SSAValue]:
+        """For each weight the products of what was loaded of it with x, and what each reduction beside them reduces, pieces and the sums so far combined."""
+        found = list(sums)
         for piece, held in zip(pieces, loaded, strict=True):
-            sums = self.added(sums, weights, piece, held)
-        return sums
+            found = self.added(found, weights, piece, held)
+        return found
 
     def added(self, sums: Sequence[SSAValue], weights: list[Weight], piece: Piece, held: Sequence[Sequence[SSAValue]]) -> list[SSAValue]:
-        """The sums so far (none yet: empty) with those of a piece."""
-        products = [w.products(own, self.x, piece) for w, own in zip(weights, held, strict=True)]
-        products += [weights[0].reducible(op, piece) for op in self.inline]
-        return self.combined(sums, products) if sums else products
-
-    def combined(self, sums: Sequence[SSAValue], more: Sequence[SSAValue]) -> list[SSAValue]:
-        """Sums of the weights added, reductions beside them combined."""
-        b = self.e.b
-        kinds = [*[b.add] * (len(sums) - len(self.inline)), *(partial(REDUCTION_RULES[op.kind.data].combine, b) for op in self.inline)]
-        return [combine(total, other) for combine, total, other in zip(kinds, sums, more, strict=True)]
+        """The sums so far (none yet: empty) with those of a piece: products added, reductions beside them combined."""
+        b, count = self.e.b, len(weights)
+        before = [*sums[:count]] or [None] * count
+        found = [w.added(total, own, self.x, piece) for w, total, own in zip(weights, before, held, strict=True)]
+        more = [weights[0].reducible(op, piece) for op in self.inline]
+        rules = [partial(REDUCTION_RULES[op.kind.data].combine, b) for op in self.inline]
+        return found + ([combine(*two) for combine, *two in zip(rules, sums[count:], more, strict=True)] if sums else more)
 
     def piece(self, start: Operand) -> Piece:
         """The piece of K from `start` on."""
@@ -350,8 +349,7 @@ class Gemv:
         e, b = self.e, self.e.b
         with b.for_(self.block_k, self.k, self.block_k, init=sums) as loop, e.scope():
             pieces = self.trip(loop.index)
-            parts = self.products(weights, pieces, self.loaded(weights, rows, pieces))
-            loop.yields(*self.combined(loop.values, parts))
+            loop.yields(*self.products(weights, pieces, self.loaded(weights, rows, pieces), loop.values))
         return list(loop.results)
 
     def in_a_loop(self, weights: list[Weight], rows: Rows, loaded: Sequence[Sequence[SSAValue]]) -> list[SSAValue]:

@@ -32,8 +32,10 @@ THREADS = RUN_BYTES // THREAD
 """Threads that share a run."""
 MOST_RAISED = 1 << 8
 """What numbers may be raised by: sums in float32 lose as many bits as it has. With the 1032 of half a byte in f16, and one x of 25,000 among ones, products were off by 5e-5 of the largest."""
-HALF = 8
+HALF, HALVES = 8, 2
 """Numbers of x, of two bytes, that a thread loads at once: half of what meets its bytes of the weight."""
+PAIR = 2
+"""Numbers in a register of the tensor cores, pairs of a word, and words of a half."""
 
 
 @dataclass(frozen=True)
@@ -81,23 +83,28 @@ class RunWeight(PackedTiles):
         return self.e.hinted("group", b.floordiv(first, group // self.run) if group > self.run else first)
 
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        return self.added(None, loaded, x, piece)
+
+    def added(self, total: SSAValue | None, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        """Where no scale comes between, products are added up where they are made."""
         e, b = self.e, self.e.b
         packed, *held = loaded
         halves = [self.x_of(x, piece, number) for number in range(len(self.parts))]
         with b.source(self.source):
-            total: SSAValue | None = None
+            found = None if held else total
             columns = [self.joined(half) for half in halves]
             for part, x_part in zip(self.parts, columns, strict=True):
-                total = b.dot(self.in_order(self.wide(part, packed, element_type_of(x))), b.trans(x_part), total)
-            assert total is not None
+                found = b.dot(self.in_order(self.wide(part, packed, element_type_of(x))), b.trans(x_part), found)
+            assert found is not None
             if held:
                 scale, *least = self.widened(held)
-                total = b.mul(total, scale)
+                found = b.mul(found, scale)
                 if least:
                     # A number of 0 without sign stands for the least value, and lies `zero` below the number of 0 that is stored.
                     own = b.add(least[0], b.mul(scale, float(self.op.packing.zero - self.raised(element(x)))))
-                    total = b.add(total, b.mul(own, self.x_sum(shape(packed)[0], columns)))
-        return e.hinted("product", total)
+                    found = b.add(found, b.mul(own, self.x_sum(shape(packed)[0], columns)))
+        product = e.hinted("product", found)
+        return b.add(total, product) if held and total is not None else product
 
     def places(self, piece: Piece, part: int) -> tuple[Place, Place]:
         """Where x meets a part of the bytes of each run, [8, 32] twice: for each thread of a run the first and the second half of its columns."""
@@ -162,14 +169,24 @@ class RunWeight(PackedTiles):
         return self.e.hinted("x_sum", total)
 
     def in_order(self, numbers: SSAValue) -> SSAValue:
-        """The numbers of runs, [rows, 64], in the order of a product: the first word of each thread, then the second, and so on."""
+        """The numbers of runs, [rows, 64], in the order of products, each of which takes two pairs of a thread.
+
+        Floats, which are widened two by two: those of one word, so that what they meet in x lies in neighbouring registers, as it was loaded. Whole numbers,
+        which are widened word by word: the first pairs of two words, then the second.
+        """
         b, rows = self.e.b, shape(numbers)[0]
+        if self.op.packing.floats:
+            pairs = b.reshape(numbers, (rows, THREADS, HALVES, PAIR, PAIR, PAIR))
+            return b.reshape(b.trans(pairs, (0, 2, 4, 1, 3, 5)), (rows, RUN_BYTES))
         words = b.reshape(numbers, (rows, THREADS, THREAD // WORD, WORD))
         return b.reshape(b.trans(words, (0, 2, 1, 3)), (rows, RUN_BYTES))
 
     def joined(self, halves: tuple[SSAValue, SSAValue]) -> SSAValue:
         """The two halves of x in each run in that order, [8, 64]."""
         b = self.e.b
+        if self.op.packing.floats:
+            first, second = (b.reshape(half, (RUNS, THREADS, PAIR, PAIR, PAIR)) for half in halves)
+            return b.reshape(b.trans(b.join(first, second), (0, 5, 3, 1, 2, 4)), (RUNS, RUN_BYTES))
         first, second = (b.reshape(half, (RUNS, THREADS, HALF // WORD, WORD)) for half in halves)
         return b.reshape(b.trans(b.join(first, second), (0, 4, 2, 1, 3)), (RUNS, RUN_BYTES))
 

@@ -79,6 +79,11 @@ class Weight(ABC):
     def products(self, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
         """Of what was loaded of a piece and the one row of x the products, [rows, lanes]: added up over lanes and pieces they are the product."""
 
+    def added(self, total: SSAValue | None, loaded: Sequence[SSAValue], x: SSAValue, piece: Piece) -> SSAValue:
+        """The sums so far with those `products` added; None: there are none yet."""
+        products = self.products(loaded, x, piece)
+        return products if total is None else self.e.b.add(total, products)
+
     def reducible(self, op: ReduceOp, piece: Piece) -> SSAValue:
         """What `op`, which reduces the row of x or what is computed from it, reduces of a piece: a block that those of other pieces are combined with."""
         return self.e.reducible(op, piece.place)
