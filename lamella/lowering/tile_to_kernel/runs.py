@@ -34,6 +34,8 @@ MOST_RAISED = 1 << 8
 """What numbers may be raised by: sums in float32 lose as many bits as it has. With the 1032 of half a byte in f16, and one x of 25,000 among ones, products were off by 5e-5 of the largest."""
 HALF, HALVES = 8, 2
 """Numbers of x, of two bytes, that a thread loads at once: half of what meets its bytes of the weight."""
+PRODUCT_ROWS = 16
+"""Rows of one product of the tensor cores."""
 PAIR = 2
 """Numbers in a register of the tensor cores, pairs of a word, and words of a half."""
 
@@ -41,6 +43,9 @@ PAIR = 2
 @dataclass(frozen=True)
 class RunWeight(PackedTiles):
     """A weight of bytes, of two numbers a byte, or of eight-bit floats, whose rows are cut into runs."""
+
+    one_tile: bool = False
+    """Whether two such weights meet, the rows of each no more than a product has: each moves x for itself alone."""
 
     @property
     def run(self) -> int:
@@ -168,14 +173,19 @@ class RunWeight(PackedTiles):
         assert total is not None
         return self.e.hinted("x_sum", total)
 
-    def in_order(self, numbers: SSAValue) -> SSAValue:
-        """The numbers of runs, [rows, 64], in the order of products, each of which takes two pairs of a thread.
+    @property
+    def by_pairs(self) -> bool:
+        """Whether a product takes both pairs of a word, and not the first of two words, then the second.
 
-        Floats, which are widened two by two: those of one word, so that what they meet in x lies in neighbouring registers, as it was loaded. Whole numbers,
-        which are widened word by word: the first pairs of two words, then the second.
+        What it meets in x lies in neighbouring registers then, as it was loaded: else x is moved there for each product. Floats are widened two by two, so that
+        this costs nothing; whole numbers word by word, which takes sorted words first: less than moving x only for both halves of bytes, of `one_tile`.
         """
+        return self.op.packing.floats or (self.op.packing.bits == 4 and self.one_tile)
+
+    def in_order(self, numbers: SSAValue) -> SSAValue:
+        """The numbers of runs, [rows, 64], in the order of products, each of which takes two pairs of a thread."""
         b, rows = self.e.b, shape(numbers)[0]
-        if self.op.packing.floats:
+        if self.by_pairs:
             pairs = b.reshape(numbers, (rows, THREADS, HALVES, PAIR, PAIR, PAIR))
             return b.reshape(b.trans(pairs, (0, 2, 4, 1, 3, 5)), (rows, RUN_BYTES))
         words = b.reshape(numbers, (rows, THREADS, THREAD // WORD, WORD))
@@ -184,7 +194,7 @@ class RunWeight(PackedTiles):
     def joined(self, halves: tuple[SSAValue, SSAValue]) -> SSAValue:
         """The two halves of x in each run in that order, [8, 64]."""
         b = self.e.b
-        if self.op.packing.floats:
+        if self.by_pairs:
             first, second = (b.reshape(half, (RUNS, THREADS, PAIR, PAIR, PAIR)) for half in halves)
             return b.reshape(b.trans(b.join(first, second), (0, 5, 3, 1, 2, 4)), (RUNS, RUN_BYTES))
         first, second = (b.reshape(half, (RUNS, THREADS, HALF // WORD, WORD)) for half in halves)
