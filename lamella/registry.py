@@ -64,6 +64,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "commute-row-scale": Lazy("lamella.passes.commute_row_scale", "CommuteRowScale"),
     "fuse-regions": Lazy("lamella.passes.fuse_regions", "FuseRegions"),
     "choose-schedule": Lazy("lamella.passes.choose_schedule", "ChooseSchedule"),
+    "swap-pairs": Lazy("lamella.passes.swap_pairs", "SwapPairs"),
     "in-place": Lazy("lamella.passes.in_place", "InPlace"),
     "bufferize": Lazy("lamella.lowering.bufferize", "Bufferize"),
     "plan-memory": Lazy("lamella.passes.plan_memory", "PlanMemory"),
@@ -72,6 +73,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "dependent-launch": Lazy("lamella.passes.dependent_launch", "DependentLaunch"),
     "hoist-loads": Lazy("lamella.passes.hoist_loads", "HoistLoads"),
     "check-pipelines": Lazy("lamella.passes.check_pipelines", "CheckPipelines"),
+    "limit-registers": Lazy("lamella.passes.limit_registers", "LimitRegisters"),
     "check-coalescing": Lazy("lamella.passes.check_coalescing", "CheckCoalescing"),
     "tile-to-kernel": Lazy("lamella.lowering.tile_to_kernel", "TileToKernel"),
 }

@@ -193,12 +193,15 @@ class _Export:
                 name = op.sym_name.data
                 old = self.kernels[name]
                 warps, stages = op.num_warps.value.data, op.num_stages.value.data
+                registers = op.max_registers.value.data if op.max_registers is not None else 0
                 arguments = enumerate(op.body.block.args)
                 blocks = tuple(
                     Descriptor(i, (a.type.block[0], a.type.block[1])) for i, a in arguments if isinstance(a.type, DescriptorType)
                 )
                 file = f"kernels/{name}.py"
-                self.kernels[name] = replace(old, file=file, num_warps=warps, num_stages=stages, descriptors=blocks)
+                self.kernels[name] = replace(
+                    old, file=file, num_warps=warps, num_stages=stages, max_registers=registers, descriptors=blocks
+                )
 
     def handles(self, ops: Iterable[Operation]) -> None:
         """Weights and constants. Raises PassError when one name means two things."""

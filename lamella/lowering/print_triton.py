@@ -30,7 +30,7 @@ def print_module(module: ModuleOp, func: kernel.FuncOp | str) -> str:
 
 
 def print_kernel(func: kernel.FuncOp) -> str:
-    """The Triton file of `func`: SIGNATURE, NUM_WARPS and NUM_STAGES as data, combination functions, and the kernel itself."""
+    """The Triton file of `func`: SIGNATURE, NUM_WARPS, NUM_STAGES and, if it has one, MAX_REGISTERS as data, combination functions, and the kernel itself."""
     names, reserved = parameter_names(func), reserved_names(func)
     printer = _Printer(reserved, reserved | set(names), coalesce(func), dict(zip(func.body.block.args, names, strict=True)))
     printer.write(f"def {func.sym_name.data}({', '.join([*names, *_switches(func)])}):")
@@ -62,6 +62,7 @@ def _header(func: kernel.FuncOp, names: Sequence[str]) -> list[str]:
         f"SIGNATURE = {{{', '.join(entries)}}}",
         f"NUM_WARPS = {warps}",
         f"NUM_STAGES = {stages}",
+        *([f"MAX_REGISTERS = {func.max_registers.value.data}"] if func.max_registers is not None else []),
     ]
 
 

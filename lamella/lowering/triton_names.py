@@ -14,7 +14,7 @@ from lamella.lowering.triton_bytes import NAMES
 
 def reserved_names(func: kernel.FuncOp) -> set[str]:
     """The names that no variable of `func` may have."""
-    used = {"tl", "triton", "range", "float", "DOT", "PDL", "ASM", "SIGNATURE", "NUM_WARPS", "NUM_STAGES"}
+    used = {"tl", "triton", "range", "float", "DOT", "PDL", "ASM", "SIGNATURE", "NUM_WARPS", "NUM_STAGES", "MAX_REGISTERS"}
     return {func.sym_name.data, *used, *NAMES, *keyword.kwlist}
 
 

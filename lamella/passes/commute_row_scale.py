@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import BFloat16Type, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -15,6 +15,21 @@ from lamella.dialects.messages import location
 from lamella.dialects.signature import record
 from lamella.dialects.tile import CastOp, ContractOp, MapOp
 from lamella.passes.library import in_library
+from lamella.passes.packed_columns import in_runs
+
+MOVED = "one number a row commutes with the sum; the rounding of the scaled value is dropped"
+MOVED_FROM_COLUMNS = "one number a row commutes with the sum; x is multiplied by its columns' numbers and rounded once, where it is made"
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A value x · s, or x · s · g: one number a row, and perhaps one a column."""
+
+    x: SSAValue
+    scale: SSAValue
+    """s, [N,1]."""
+    columns: SSAValue | None = None
+    """g, [K]."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +46,29 @@ class CommuteRowScale(ModulePass):
 
     Only the truncation is dropped: products are of stored values and sums in float32, so the result is nearer to the exact one. Done where
     every user of the scaled value is a contraction of ours; else the value has to exist anyway, and the near miss is recorded. An RMS norm whose
-    weight was folded (`fold-norm-scale`) takes this form; one that still multiplies by its weight, or subtracts a mean, does not.
+    weight was folded (`fold-norm-scale`) takes this form; one that subtracts a mean does not.
+
+    With `columns=true` one that still multiplies by its weight g does too, where one token is multiplied by packed weights in runs:
+    (x · s · g) @ wᵀ = ((x · g) @ wᵀ) · s. Whatever makes x then makes x · g beside it, in bfloat16, whose range holds it. Not in float16, whose does not.
     """
 
     name = "commute-row-scale"
 
+    columns: bool = False
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, func.FuncOp) and not function.is_declaration:
-                commute(function)
+                commute(function, columns=self.columns)
 
 
-def commute(function: func.FuncOp) -> None:
-    """Rewrites every value that qualifies, and records those and the near misses."""
+def commute(function: func.FuncOp, *, columns: bool = False) -> None:
+    """Rewrites every value that qualifies, and records those and the near misses. `columns`: also what is multiplied by one number a column."""
     records: list[dict[str, str]] = []
     for op in list(function.body.block.ops):
-        found = scaled(op)
+        found = scaled(op) or (scaled_columns(op) if columns else None)
         if found is None:
             continue
-        x, scale = found
         users = [use.operation for use in op.results[0].uses]
         if not any(isinstance(user, ContractOp) for user in users):
             continue
@@ -62,11 +81,18 @@ def commute(function: func.FuncOp) -> None:
             reason = "a library computes a product of it, and scales no rows: the scaled value is stored and rounded"
             records.append({"verdict": "refused", "kind": "row-scale", "what": what, "reason": reason})
             continue
-        for user in users:
-            assert isinstance(user, ContractOp)
-            move_behind(function, user, x, scale)
+        contracts = [user for user in users if isinstance(user, ContractOp)]
+        x, reason = found.x, MOVED
+        if found.columns is not None:
+            if shape_of(x)[0] != 1 or not in_runs(contracts):
+                reason = "only one token times packed weights in runs adds up the squares of a row that is not its x"
+                records.append({"verdict": "refused", "kind": "row-scale", "what": what, "reason": reason})
+                continue
+            assert isinstance(op, CastOp)
+            x, reason = with_columns(function, op, found.x, found.columns), MOVED_FROM_COLUMNS
+        for contract in contracts:
+            move_behind(function, contract, x, found.scale)
         erase_dead(op)
-        reason = "one number a row commutes with the sum; the rounding of the scaled value is dropped"
         records.append({"verdict": "folded", "kind": "row-scale", "what": what, "reason": reason})
     if records:
         record(function, records)
@@ -84,21 +110,58 @@ def erase_dead(op: Operation) -> None:
             erase_dead(owner)
 
 
-def scaled(op: Operation) -> tuple[SSAValue, SSAValue] | None:
-    """(x, s) where `op` computes x · s, rounded to the type x is stored in, and s is one number a row."""
+def scaled(op: Operation) -> Scaled | None:
+    """x and s where `op` computes x · s, rounded to the type x is stored in, and s is one number a row."""
     product = op.input.owner if isinstance(op, CastOp) else op
-    if not isinstance(product, MapOp) or product.kind.data != "mul" or (op is not product and len(list(product.result.uses)) > 1):
+    if not isinstance(product, MapOp) or (op is not product and len(list(product.result.uses)) > 1):
         return None
-    shape, element = shape_of(product.result), element_type_of(op.results[0])
-    if len(shape) != 2 or shape[1] == 1:
+    found = row_factors(product)
+    if found is None:
+        return None
+    x = found.x.owner.input if isinstance(found.x.owner, CastOp) else found.x
+    return Scaled(x, found.scale) if element_type_of(x) == element_type_of(op.results[0]) else None
+
+
+def scaled_columns(op: Operation) -> Scaled | None:
+    """x in float32, s and g where `op` computes x · s · g in bfloat16: s is one number a row, g one a column, and x · s may be rounded in between."""
+    if not isinstance(op, CastOp) or not isinstance(element_type_of(op.result), BFloat16Type):
+        return None
+    product = op.input.owner
+    if not isinstance(product, MapOp) or product.kind.data != "mul":
+        return None
+    for normed, columns in (product.inputs, reversed(product.inputs)):
+        inner = unrounded(normed).owner
+        if shape_of(columns) == shape_of(normed)[1:] and isinstance(inner, MapOp):
+            found = row_factors(inner)
+            if found is not None:
+                return Scaled(found.x, found.scale, columns)
+    return None
+
+
+def row_factors(product: MapOp) -> Scaled | None:
+    """x and s of a product x · s in float32, s one number a row of several."""
+    shape = shape_of(product.result)
+    if product.kind.data != "mul" or len(shape) != 2 or shape[1] == 1:
         return None
     for x, scale in (product.inputs, reversed(product.inputs)):
-        if shape_of(scale) != (shape[0], 1) or shape_of(x) != shape:
-            continue
-        stored = x.owner.input if isinstance(x.owner, CastOp) else x
-        if element_type_of(stored) == element:
-            return stored, scale
+        if shape_of(scale) == (shape[0], 1) and shape_of(x) == shape:
+            return Scaled(x, scale)
     return None
+
+
+def unrounded(value: SSAValue) -> SSAValue:
+    """`value` before it was rounded to fewer bits and widened again, if it was."""
+    rounded = value.owner.input.owner if isinstance(value.owner, CastOp) else None
+    return rounded.input if isinstance(rounded, CastOp) and element_type_of(rounded.input) == element_type_of(value) else value
+
+
+def with_columns(function: func.FuncOp, op: CastOp, x: SSAValue, columns: SSAValue) -> SSAValue:
+    """x · g, rounded to the type that `op` rounds to."""
+    product = MapOp("mul", [x, columns], loc=location(op) or None)
+    rounded = CastOp(product.result, element_type_of(op.result), loc=location(op) or None)
+    rounded.result.name_hint = "scaled"
+    function.body.block.insert_ops_before([product, rounded], op)
+    return rounded.result
 
 
 def use_is_x(contract: ContractOp, value: SSAValue) -> bool:

@@ -58,8 +58,10 @@ class Request:
 
 
 def launch_options(function: Any, kernel: Kernel, dependent_launch: bool) -> dict[str, Any]:
-    """The options of a launch: warps and stages, and the PDL switch of a kernel that has one where the device can."""
+    """The options of a launch: warps, stages and the most registers, and the PDL switch of a kernel that has one where the device can."""
     options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    if kernel.max_registers:
+        options["maxnreg"] = kernel.max_registers
     if dependent_launch and "PDL" in function.arg_names:
         options |= {"PDL": True, "launch_pdl": True}
     return options

@@ -89,6 +89,8 @@ class Kernel:
     body: Mapping[str, Any]
     num_warps: int = 4
     num_stages: int = 1
+    max_registers: int = 0
+    """That a thread may take; 0: any number."""
     sources: tuple[str, ...] = ()
     library: Mapping[str, int] = field(default_factory=dict[str, int])
     descriptors: tuple[Descriptor, ...] = ()

@@ -32,3 +32,9 @@ def columns(x: torch.Tensor) -> torch.Tensor:
 def gather_columns(x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """x[N, K], columns[C] i32 -> [N, C]. Raises IndexError for a column outside x."""
     return x.index_select(1, columns)
+
+
+@implements("tile.swap_pairs")
+def swap_pairs(x: torch.Tensor) -> torch.Tensor:
+    """x[N, C], C a multiple of 8 -> [N, C]: columns 0 1 4 5 2 3 6 7 of each eight."""
+    return x.unflatten(1, (-1, 2, 2, 2)).transpose(2, 3).reshape(x.shape)

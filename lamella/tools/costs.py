@@ -240,6 +240,7 @@ SHAPES: Mapping[str, Rule] = {
     "tile.gather": lambda x, a: [(x[0][0], (*x[1][1], *x[0][1][1:]))],
     "tile.gather_columns": lambda x, a: [(x[0][0], (x[0][1][0], *x[1][1]))],
     "tile.columns": lambda x, a: [("i32", x[0][1])],
+    "tile.swap_pairs": lambda x, a: [x[0]],
     "tile.reshape": lambda x, a: [(x[0][0], tuple(a["sizes"]))],
     "tile.slots": lambda x, a: [("i32", x[0][1])],
     "tile.scatter": lambda x, a: [x[1]],

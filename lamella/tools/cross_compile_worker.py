@@ -32,7 +32,7 @@ def compiled_file(path: Path, capability: int, pdl: bool) -> tuple:
         constexprs=switches,
         attrs={(i,): [["tt.divisibility", 16]] for i, kind in enumerate(module.SIGNATURE.values()) if kind.startswith("*")},
     )
-    options = {"num_warps": module.NUM_WARPS, "num_stages": module.NUM_STAGES}
+    options = {"num_warps": module.NUM_WARPS, "num_stages": module.NUM_STAGES, "maxnreg": getattr(module, "MAX_REGISTERS", None)}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options), module
 
 

@@ -15,7 +15,7 @@ LAYER = re.compile(r"\blayers\.(\d+)\b")
 Record = Mapping[str, Any]
 
 TEXTS = ("verdict", "kind", "producer", "consumer", "reason")
-PLACES = {"in_place": "over an input", "not_in_place": "new buffer"}
+PLACES = {"swapped": "pairs swapped", "in_place": "over an input", "not_in_place": "new buffer"}
 PAIRED = ("horizontal", "epilogue", "prologue", "anchors")
 """Kinds of fusion few enough to name both sides."""
 

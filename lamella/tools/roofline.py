@@ -270,6 +270,8 @@ def _kernel_json(
     if kernel.library:
         return {**out, "library": dict(kernel.library)}
     out |= {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    if kernel.max_registers:
+        out["max_registers"] = kernel.max_registers
     if figures is not None:
         figure = figures[name]
         found = occupancy(device, figure.registers, figure.shared_memory, figure.num_warps)

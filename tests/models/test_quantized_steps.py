@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,22 @@ SMALL = {
     "vocab_size": 67,
 }
 """In place of sizes of benchmarks/models/tiny.json: rows are whole groups of 128, and no tile divides the rows of the head."""
+IN_RUNS = {
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 67,
+}
+FEW_RUNS = IN_RUNS | {
+    "hidden_size": 512,
+    "intermediate_size": 512,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+"""Models whose every row is whole runs; of bytes only the second."""
 PIECES = (1, 2, 4, 9, 20, 70)
 IDS = torch.randint(3, 67, (75,), generator=torch.Generator().manual_seed(4)).tolist()
 
@@ -61,7 +78,14 @@ def loaded(
 
 
 def compare(
-    folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...], activations: str = "none"
+    folder: Path,
+    quantize: str,
+    dtype: str,
+    executor: str,
+    device: str,
+    pieces: tuple[int, ...],
+    activations: str = "none",
+    sizes: Mapping[str, int] | None = None,
 ) -> None:
     """Every number of tokens a step gives the logits of the reference executor, which multiplies the floats that the packed words stand for.
 
@@ -71,8 +95,8 @@ def compare(
     and all rows by the limits of narrow types.
     """
     narrow = {"none": 2e-2, "int8": 5e-2, "fp8": 8e-2}[activations]
-    sizes = {"head_dim": 64} | (LARGE if device == "cuda" else SMALL)
-    config = json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | sizes
+    sizes = sizes or (LARGE if device == "cuda" else SMALL)
+    config = json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | {"head_dim": 64} | sizes
     (folder / "config.json").write_text(json.dumps(config))
     tried = loaded(folder, quantize, dtype, executor, device, pieces, activations)
     reference = loaded(folder, quantize, dtype, "reference", "cpu", pieces, activations)
@@ -151,3 +175,17 @@ def test_launches_of_a_layer(kind: str) -> None:
 def test_interpreted_bytes_become_bfloat16(tmp_path: Path) -> None:
     """Which Triton's interpreter by itself would take for the bits of one."""
     compare(tmp_path, "int8", "bfloat16", "interpret", "cpu", (9,))
+
+
+def test_interpreted_steps_in_runs_are_those_of_the_reference(tmp_path: Path) -> None:
+    """What attention, and gate and up with the norm inside, leave for one token is stored with its pairs swapped."""
+    compare(tmp_path, "int8", "bfloat16", "interpret", "cpu", (1,), sizes=FEW_RUNS)
+    ledger = loaded(tmp_path, "int8", "bfloat16", "reference", "cpu", (1,)).program.ledger
+    assert [record["loc"] for record in ledger if record["verdict"] == "swapped"] == ["layers.0.attn.attention", "layers.0"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_steps_in_runs_on_a_gpu_are_those_of_the_reference(quantize: str, dtype: str, tmp_path: Path) -> None:
+    compare(tmp_path, quantize, dtype, "cuda", "cuda", (1, 2, 9), sizes=IN_RUNS)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from xdsl.dialects.builtin import bf16, f32
+from xdsl.dialects.builtin import IntegerAttr, bf16, f32, i64
 
 from lamella.dialects.kernel import FuncOp, PointerType
 from lamella.errors import DeviceError, PassError
@@ -36,6 +36,13 @@ def test_resources_come_in_the_order_of_the_sources() -> None:
     assert narrow.shared_memory >= (16 * 64 + 32 * 64) * 2
     assert narrow.spills == wide.spills == 0
     assert [line.split()[0] for line in table([narrow, wide]).splitlines()] == ["kernel", "narrow", "wide"]
+
+
+def test_a_limit_of_registers_holds() -> None:
+    func = product("limited", num_warps=1)
+    func.max_registers = IntegerAttr(64, i64)
+    free, limited = cross_compile({"free": print_kernel(product("free", num_warps=1)), "limited": print_kernel(func)}, "sm_90")
+    assert limited.registers <= 64 < free.registers
 
 
 @pytest.mark.parametrize("pdl", [False, True])

@@ -299,17 +299,3 @@ def test_pairs_of_floats_lie_as_products_take_them() -> None:
     numbers = schedule.get("rows") * schedule.get("k") // 32
     # Two instructions a number widen it and one, for eight, multiplies; 2.7 a number in all where pairs lay otherwise.
     assert figure.instructions < 2.65 * numbers, figure
-
-
-def test_two_weights_of_half_bytes_share_x() -> None:
-    """For sm_90, two rows of gate and up: each weight would move x for itself, where its numbers do not lie as x was loaded."""
-    specs = {name: (64, 4096, "int4", 128, True) for name in ("up", "gate")}
-    g = Packed(x="1x4096xbf16", **{n: v for name, spec in specs.items() for n, v in Packed.arguments_for(name, *spec).items()})
-    y = g.map("mul", *(g.contract(g["x"], g.weight(name, "int4", 128, 4096)) for name in specs))
-    compiled = compile_function(g.returns(g.cast(y, bf16)))
-    schedule = compiled.regions[0].schedule
-    assert schedule is not None
-    assert (schedule.get("rows"), schedule.get("k")) == (2, 4096)
-    (figure,) = cross_compile(compiled.sources, "sm_90", pdl=True)
-    # 2.23 a number; 2.33 where x was moved twice.
-    assert figure.instructions < 2.28 * 2 * 2 * 4096 // 32, figure

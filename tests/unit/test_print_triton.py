@@ -7,7 +7,7 @@ import math
 import pytest
 from xdsl.context import Context
 from xdsl.dialects import test as test_dialect
-from xdsl.dialects.builtin import Builtin, ModuleOp, bf16, f16, f32, i1, i32, i64
+from xdsl.dialects.builtin import Builtin, IntegerAttr, ModuleOp, bf16, f16, f32, i1, i32, i64
 from xdsl.ir import SSAValue
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
@@ -107,7 +107,11 @@ def test_a_file_says_how_it_is_launched() -> None:
     exec("\n".join(line for line in text.splitlines() if line.startswith(("SIGNATURE", "NUM_"))), constants)
     assert constants["SIGNATURE"] == {"x_ptr": "*bf16", "n": "i32"}
     assert (constants["NUM_WARPS"], constants["NUM_STAGES"]) == (8, 3)
+    assert "MAX_REGISTERS" not in text
     assert text.endswith("def probe(x_ptr, n):\n    pass\n")
+    limited = KernelBuilder("probe", {"x_ptr": PointerType(bf16)}).finish()
+    limited.max_registers = IntegerAttr(128, i64)
+    assert "NUM_STAGES = 1\nMAX_REGISTERS = 128\n" in print_kernel(limited)
 
 
 def test_sources_are_trailing_comments() -> None:

@@ -62,6 +62,7 @@ def kernels() -> dict[str, Any]:
             "inputs": inputs,
             "num_warps": 4,
             "num_stages": 1,
+            "max_registers": 0,
             "body": body,
             "sources": [name],
             "library": {},

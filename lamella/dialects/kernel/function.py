@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xdsl.dialects.builtin import FunctionType, IntegerAttr, IntegerType, StringAttr, i32, i64
 from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
 from xdsl.ir import Attribute, Block, Region
-from xdsl.irdl import IRDLOperation, attr_def, irdl_op_definition, prop_def, region_def, result_def, traits_def
+from xdsl.irdl import IRDLOperation, attr_def, irdl_op_definition, opt_attr_def, prop_def, region_def, result_def, traits_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
@@ -17,6 +17,8 @@ from lamella.dialects.kernel.types import NUMBERS, DescriptorType, PointerType, 
 
 RESERVED = ("sym_name", "function_type")
 GRID_AXES = 3
+MAX_REGISTERS = 255
+"""Of a thread, on every NVIDIA GPU."""
 
 
 @irdl_op_definition
@@ -32,6 +34,8 @@ class FuncOp(IRDLOperation):
     function_type = prop_def(FunctionType)
     num_warps = attr_def(IntegerAttr[IntegerType])
     num_stages = attr_def(IntegerAttr[IntegerType])
+    max_registers = opt_attr_def(IntegerAttr[IntegerType])
+    """That a thread may take; else as many as the assembler likes."""
     body = region_def("single_block")
 
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
@@ -61,6 +65,8 @@ class FuncOp(IRDLOperation):
             raise VerifyException(f"{where}: num_warps is {self.num_warps.value.data}, expected a power of two up to 32")
         if self.num_stages.value.data < 1:
             raise VerifyException(f"{where}: num_stages is {self.num_stages.value.data}, expected at least 1")
+        if self.max_registers is not None and not 0 < self.max_registers.value.data <= MAX_REGISTERS:
+            raise VerifyException(f"{where}: max_registers is {self.max_registers.value.data}, expected 1 to {MAX_REGISTERS}")
         if not isinstance(self.body.block.last_op, ReturnOp):
             raise VerifyException(f"{where}: the body does not end with kernel.return")
 

@@ -5,7 +5,7 @@ from xdsl.ir import Dialect
 from lamella.dialects.tile.attend import ArrivalsOp, AttendMergeOp, AttendOp, AttendPartialOp
 from lamella.dialects.tile.experts import AddRowsOp, ContractExpertsOp, Contraction, RouteOp, SortChoicesOp
 from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, YieldOp
-from lamella.dialects.tile.movement import ColumnsOp, GatherColumnsOp, GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp
+from lamella.dialects.tile.movement import ColumnsOp, GatherColumnsOp, GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp, SwapPairsOp
 from lamella.dialects.tile.quantize import DequantizeOp
 from lamella.dialects.tile.sample import SampleOp, SampleTopOp, TopPartialOp
 from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractMergeOp, ContractOp, ContractPartialOp, MapOp, ReduceOp
@@ -28,6 +28,7 @@ Tile = Dialect(
         GatherOp,
         GatherColumnsOp,
         ColumnsOp,
+        SwapPairsOp,
         ReshapeOp,
         SlotsOp,
         ScatterOp,
@@ -75,6 +76,7 @@ __all__ = [
     "ScheduleAttr",
     "SlotsOp",
     "SortChoicesOp",
+    "SwapPairsOp",
     "Tile",
     "TopPartialOp",
     "YieldOp",

@@ -65,7 +65,7 @@ class ScheduleAttr(ParametrizedAttribute):
 class LedgerEntryAttr(ParametrizedAttribute):
     """One decision of a pass: `#tile.ledger<joined, {consumer = …, kind = …, producer = …, reason = …}>`.
 
-    Verdicts: `joined` (now one region), `refused` (could not or should not), `chosen` (a schedule).
+    Verdicts: `joined` (now one region), `refused` (could not or should not), `chosen` (a schedule), `swapped` (a result stored as products take it).
     """
 
     name = "tile.ledger"

@@ -15,6 +15,9 @@ from lamella.dialects.attributes import element_of, element_type_of, shape_of
 from lamella.dialects.messages import subject
 from lamella.dialects.tile.structured import loc_attribute
 
+FOUR_PAIRS = 8
+"""Columns whose middle pairs `swap_pairs` swaps."""
+
 
 @irdl_op_definition
 class GatherOp(IRDLOperation):
@@ -70,6 +73,30 @@ class GatherColumnsOp(IRDLOperation):
         expected = TensorType(element_type_of(self.x), [shape_of(self.x)[0], *shape_of(self.columns)])
         if self.result.type != expected:
             raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {expected}")
+
+
+@irdl_op_definition
+class SwapPairsOp(IRDLOperation):
+    """The columns of x[N,C] with the middle two of each four pairs swapped: 0 1 4 5 2 3 6 7, and so in each eight. Twice it changes nothing."""
+
+    name = "tile.swap_pairs"
+
+    x = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
+
+    def __init__(self, x: SSAValue, *, loc: str | None = None) -> None:
+        super().__init__(operands=[x], result_types=[x.type], attributes=loc_attribute(loc))
+
+    def verify_(self) -> None:
+        if len(shape_of(self.x)) != 2 or shape_of(self.x)[1] % FOUR_PAIRS:
+            raise VerifyException(f"{subject(self)}: x has type {self.x.type}, expected rows of multiples of {FOUR_PAIRS} columns")
+        if self.result.type != self.x.type:
+            raise VerifyException(f"{subject(self)}: result has type {self.result.type}, expected {self.x.type}")
 
 
 @irdl_op_definition

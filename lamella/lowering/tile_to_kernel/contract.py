@@ -35,7 +35,6 @@ from lamella.lowering.quotients import quotient, remainder
 from lamella.lowering.tile_to_kernel.divided_grid import over_parts
 from lamella.lowering.tile_to_kernel.emitter import NO_DESCRIPTORS, Emitter, source_of
 from lamella.lowering.tile_to_kernel.places import Place, Store
-from lamella.lowering.tile_to_kernel.runs import PRODUCT_ROWS
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows, Weight
 from lamella.lowering.tile_to_kernel.weights import weight_of
@@ -269,8 +268,7 @@ class Gemv:
         n_mask = None if component.width % self.block_n == 0 else b.lt(n, component.width)
         rows = Rows(n, n_mask, b.expand(n, 1), b.expand(n_mask, 1) if n_mask is not None else None)
         place = Place(0, n, None, n_mask)
-        one_tile = len(component.contracts) > 1 and self.block_n * RUNS <= PRODUCT_ROWS
-        weights = [weight_of(e, c, runs=self.in_runs, one_tile=one_tile) for c in component.contracts]
+        weights = [weight_of(e, c, runs=self.in_runs) for c in component.contracts]
         read = self.rows_in_runs(start, component.width) if self.in_runs else rows
         pieces = self.pieces() if self.written_out else self.trip(0)
         loaded = self.loaded(weights, read, pieces)

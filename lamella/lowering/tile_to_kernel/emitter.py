@@ -22,10 +22,12 @@ from lamella.dialects.tile import (
     ReduceOp,
     ScatterOp,
     ScheduleAttr,
+    SwapPairsOp,
 )
+from lamella.dialects.tile.movement import FOUR_PAIRS
 from lamella.errors import PassError, nearest
 from lamella.lowering.kernel_builder import KernelBuilder, Operand
-from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS, Place, Store
+from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS, Place, Store, swapped_pairs
 from lamella.lowering.tile_to_kernel.rules import RULES
 from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES
 from lamella.lowering.tile_to_kernel.scatter import store_scattered
@@ -77,7 +79,9 @@ class Emitter:
     def _stores(self, yielded: Sequence[SSAValue], pointers: Sequence[SSAValue]) -> list[Store]:
         out: list[Store] = []
         for value, pointer in zip(yielded, pointers, strict=True):
-            if not isinstance(value.owner, ScatterOp):
+            if isinstance(value.owner, SwapPairsOp):
+                out.append(Store(value.owner.x, pointer, swapped=True))
+            elif not isinstance(value.owner, ScatterOp):
                 out.append(Store(value, pointer))
             chain: list[ScatterOp] = []
             written = value.owner
@@ -290,6 +294,8 @@ class Emitter:
             return
         block = self.emit(item.value, place)
         sizes = shape_of(item.value)
+        if item.swapped:
+            block, place = self._swapped(block, place)
         with self.b.source("store"):
             if len(sizes) == 1:
                 self.b.store(item.pointer, place.rows, block, place.row_mask)
@@ -302,6 +308,18 @@ class Emitter:
                 # One number of one row, reduced in a tile.
                 offsets, mask = self.b.full(shape(block), offsets, i32), place.row_mask
             self.b.store(item.pointer, offsets, block, mask)
+
+    def _swapped(self, block: SSAValue, place: Place) -> tuple[SSAValue, Place]:
+        """A block and its place with the middle two of each four pairs of columns swapped: in the block, where it has all four, else in the place."""
+        assert place.cols is not None
+        with self.b.source("swap_pairs"):
+            *rows, columns = shape(block)
+            if columns < FOUR_PAIRS or shape(place.cols)[-1] != columns:
+                return block, self.elsewhere(place, swapped_pairs(self.b, place.cols))
+            pairs = len(rows) + 1
+            order = (*range(pairs), pairs + 1, pairs, pairs + 2)
+            apart = self.b.reshape(block, (*rows, columns // FOUR_PAIRS, 2, 2, 2))
+            return self.b.reshape(self.b.trans(apart, order), shape(block)), place
 
 
 def _in_columns(block: SSAValue, cols: SSAValue) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.ir import Operation, SSAValue
 
 from lamella.dialects.tile import ScatterOp
-from lamella.lowering.kernel_builder import Operand
+from lamella.lowering.kernel_builder import KernelBuilder, Operand
 
 INT32_ELEMENTS = 2**31 - 1
 """Offsets into larger matrices have 64 bits."""
@@ -34,6 +34,8 @@ class Store:
     value: SSAValue
     pointer: SSAValue
     scatter: ScatterOp | None = None
+    swapped: bool = False
+    """Whether the middle two of each four pairs of columns change places."""
 
     @property
     def owner(self) -> Operation | None:
@@ -41,3 +43,9 @@ class Store:
         if self.scatter is not None:
             return self.scatter
         return self.value.owner if isinstance(self.value.owner, Operation) else None
+
+
+def swapped_pairs(b: KernelBuilder, cols: SSAValue) -> SSAValue:
+    """Where `swap_pairs` takes the numbers of some columns from, and moves them to: the second and the third bit of each change places."""
+    differ = b.mod(b.xor(b.floordiv(cols, 2), b.floordiv(cols, 4)), 2)
+    return b.named("swapped", b.xor(cols, b.mul(differ, 6)))

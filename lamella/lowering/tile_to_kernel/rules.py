@@ -24,10 +24,11 @@ from lamella.dialects.tile import (
     ReshapeOp,
     RotateOp,
     SlotsOp,
+    SwapPairsOp,
 )
 from lamella.errors import PassError, nearest
 from lamella.lowering.kernel_builder import Operand
-from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS, Place
+from lamella.lowering.tile_to_kernel.places import INT32_ELEMENTS, Place, swapped_pairs
 from lamella.lowering.tile_to_kernel.round_float8 import rounded_float8
 from lamella.lowering.tile_to_kernel.round_int8 import rounded_int8
 from lamella.lowering.tile_to_kernel.scalars import SCALAR_RULES
@@ -88,6 +89,11 @@ def _gather_columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
     assert isinstance(op, GatherColumnsOp)
     columns = e.emit(op.columns, place)
     return e.emit(op.x, e.elsewhere(place, columns))
+
+
+def _swap_pairs(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    assert isinstance(op, SwapPairsOp) and place.cols is not None
+    return e.emit(op.x, e.elsewhere(place, swapped_pairs(e.b, place.cols)))
 
 
 def _columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
@@ -177,6 +183,7 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     GatherOp: _gather,
     GatherColumnsOp: _gather_columns,
     ColumnsOp: _columns,
+    SwapPairsOp: _swap_pairs,
     DequantizeOp: unpacked_number,
     ReshapeOp: _reshape,
     AddRowsOp: _add_rows,

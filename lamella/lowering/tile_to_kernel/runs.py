@@ -18,11 +18,11 @@ from xdsl.ir import Attribute, SSAValue
 from lamella.dialects.attributes import element_type_of
 from lamella.dialects.kernel import raised_by
 from lamella.dialects.kernel.types import element, element_type, shape
-from lamella.dialects.tile import ReduceOp
+from lamella.dialects.tile import ReduceOp, SwapPairsOp
 from lamella.lowering.tile_to_kernel.decode_tiles import PackedTiles
 from lamella.lowering.tile_to_kernel.emitter import source_of
 from lamella.lowering.tile_to_kernel.places import Place
-from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, adds_squares
+from lamella.lowering.tile_to_kernel.scalars import REDUCTION_RULES, added_squares
 from lamella.lowering.tile_to_kernel.weight import Piece, Rows
 from lamella.passes.packed_columns import RUN_BYTES, RUNS, run_columns
 
@@ -34,8 +34,6 @@ MOST_RAISED = 1 << 8
 """What numbers may be raised by: sums in float32 lose as many bits as it has. With the 1032 of half a byte in f16, and one x of 25,000 among ones, products were off by 5e-5 of the largest."""
 HALF, HALVES = 8, 2
 """Numbers of x, of two bytes, that a thread loads at once: half of what meets its bytes of the weight."""
-PRODUCT_ROWS = 16
-"""Rows of one product of the tensor cores."""
 PAIR = 2
 """Numbers in a register of the tensor cores, pairs of a word, and words of a half."""
 
@@ -43,9 +41,6 @@ PAIR = 2
 @dataclass(frozen=True)
 class RunWeight(PackedTiles):
     """A weight of bytes, of two numbers a byte, or of eight-bit floats, whose rows are cut into runs."""
-
-    one_tile: bool = False
-    """Whether two such weights meet, the rows of each no more than a product has: each moves x for itself alone."""
 
     @property
     def run(self) -> int:
@@ -97,7 +92,7 @@ class RunWeight(PackedTiles):
         halves = [self.x_of(x, piece, number) for number in range(len(self.parts))]
         with b.source(self.source):
             found = None if held else total
-            columns = [self.joined(half) for half in halves]
+            columns = [self.joined(half, self.as_loaded) for half in halves]
             for part, x_part in zip(self.parts, columns, strict=True):
                 found = b.dot(self.in_order(self.wide(part, packed, element_type_of(x))), b.trans(x_part), found)
             assert found is not None
@@ -125,7 +120,8 @@ class RunWeight(PackedTiles):
     def x_of(self, x: SSAValue, piece: Piece, part: int) -> tuple[SSAValue, SSAValue]:
         """x at those places."""
         first, second = self.places(piece, part)
-        return self.e.emit(x, first), self.e.emit(x, second)
+        stored = x.owner.x if isinstance(x.owner, SwapPairsOp) else x
+        return self.e.emit(stored, first), self.e.emit(stored, second)
 
     def raised(self, to: str) -> int:
         """How much larger than they are numbers are multiplied: where the sum of x over a run is there, nothing need be taken off each of them."""
@@ -141,11 +137,13 @@ class RunWeight(PackedTiles):
         return b.named("w_wide", b.cast(b.cast(packed, f32) if isinstance(to, BFloat16Type) else packed, to))
 
     def reducible(self, op: ReduceOp, piece: Piece) -> SSAValue:
-        """Of a sum of squares of x, products of its runs with each other, [16, 8]; else a block of [8, 32]."""
+        """Of a sum of squares of x, or of a row like it, products of its runs with each other, [16, 8]; else a block of [8, 32]."""
         b = self.e.b
         numbers = range(len(self.parts))
-        if adds_squares(op, self.contract.x):
-            columns = [self.joined(self.x_of(self.contract.x, piece, number)) for number in numbers]
+        squared = self.multiplied_by_itself(op)
+        if squared is not None:
+            as_loaded = self.as_loaded or squared is not self.contract.x
+            columns = [self.joined(self.x_of(squared, piece, number), as_loaded) for number in numbers]
             with b.source(source_of(op)):
                 total: SSAValue | None = None
                 for x in columns:
@@ -158,8 +156,13 @@ class RunWeight(PackedTiles):
         with b.source(source_of(op)):
             return reduce(partial(REDUCTION_RULES[op.kind.data].combine, b), blocks)
 
+    def multiplied_by_itself(self, op: ReduceOp) -> SSAValue | None:
+        """The row whose squares `op` adds up, where it has the type of x, which products take."""
+        squared = added_squares(op)
+        return squared if squared is not None and element_type_of(squared) == element_type_of(self.contract.x) else None
+
     def reduced(self, op: ReduceOp, block: SSAValue) -> SSAValue:
-        if adds_squares(op, self.contract.x):
+        if self.multiplied_by_itself(op) is not None:
             # Each run met itself twice.
             return self.e.b.reduce(self.summed(block, 2), "max", 0)
         return super().reduced(op, block)
@@ -174,27 +177,27 @@ class RunWeight(PackedTiles):
         return self.e.hinted("x_sum", total)
 
     @property
-    def by_pairs(self) -> bool:
-        """Whether a product takes both pairs of a word, and not the first of two words, then the second.
+    def as_loaded(self) -> bool:
+        """Whether a product takes neighbouring pairs of x as memory has them; else each is moved beside the other.
 
-        What it meets in x lies in neighbouring registers then, as it was loaded: else x is moved there for each product. Floats are widened two by two, so that
-        this costs nothing; whole numbers word by word, which takes sorted words first: less than moving x only for both halves of bytes, of `one_tile`.
+        Floats are widened two by two, and a product takes both pairs of a word; whole numbers word by word, and a product takes the first pairs of two words, then the
+        second, which x that was stored for it has side by side (`swap-pairs`).
         """
-        return self.op.packing.floats or (self.op.packing.bits == 4 and self.one_tile)
+        return self.op.packing.floats or isinstance(self.contract.x.owner, SwapPairsOp)
 
     def in_order(self, numbers: SSAValue) -> SSAValue:
         """The numbers of runs, [rows, 64], in the order of products, each of which takes two pairs of a thread."""
         b, rows = self.e.b, shape(numbers)[0]
-        if self.by_pairs:
+        if self.op.packing.floats:
             pairs = b.reshape(numbers, (rows, THREADS, HALVES, PAIR, PAIR, PAIR))
             return b.reshape(b.trans(pairs, (0, 2, 4, 1, 3, 5)), (rows, RUN_BYTES))
         words = b.reshape(numbers, (rows, THREADS, THREAD // WORD, WORD))
         return b.reshape(b.trans(words, (0, 2, 1, 3)), (rows, RUN_BYTES))
 
-    def joined(self, halves: tuple[SSAValue, SSAValue]) -> SSAValue:
+    def joined(self, halves: tuple[SSAValue, SSAValue], as_loaded: bool) -> SSAValue:
         """The two halves of x in each run in that order, [8, 64]."""
         b = self.e.b
-        if self.by_pairs:
+        if as_loaded:
             first, second = (b.reshape(half, (RUNS, THREADS, PAIR, PAIR, PAIR)) for half in halves)
             return b.reshape(b.trans(b.join(first, second), (0, 5, 3, 1, 2, 4)), (RUNS, RUN_BYTES))
         first, second = (b.reshape(half, (RUNS, THREADS, HALF // WORD, WORD)) for half in halves)

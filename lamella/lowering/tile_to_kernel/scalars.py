@@ -45,13 +45,13 @@ def scalar_rule(kind: str) -> Callable[[ScalarRule], ScalarRule]:
     return add
 
 
-def adds_squares(op: ReduceOp, x: SSAValue) -> bool:
-    """Whether `op` adds up the squares of `x`."""
+def added_squares(op: ReduceOp) -> SSAValue | None:
+    """What `op` adds up the squares of, as it is stored."""
     squared = op.input.owner
     if op.kind.data != "sum" or not isinstance(squared, MapOp) or squared.kind.data != "square":
-        return False
+        return None
     (value,) = squared.inputs
-    return (value.owner.input if isinstance(value.owner, CastOp) else value) is x
+    return value.owner.input if isinstance(value.owner, CastOp) else value
 
 
 scalar_rule("add")(KernelBuilder.add)

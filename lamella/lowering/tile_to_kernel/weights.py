@@ -13,13 +13,13 @@ from lamella.lowering.tile_to_kernel.weight import PlainWeight, Weight
 from lamella.passes.byte_products import of_bytes
 
 
-def weight_of(e: Emitter, contract: Contraction, *, digits: bool = False, runs: bool = False, one_tile: bool = False) -> Weight:
-    """How a contraction reads its weight; `digits` says that x is multiplied digit by digit, `runs` that rows are cut into runs; `one_tile` is theirs."""
+def weight_of(e: Emitter, contract: Contraction, *, digits: bool = False, runs: bool = False) -> Weight:
+    """How a contraction reads its weight; `digits` says that x is multiplied digit by digit, `runs` that rows are cut into runs."""
     owner = contract.weight.owner
     if not isinstance(owner, DequantizeOp):
         return PlainWeight(e, contract)
     if runs:
-        return RunWeight(e, contract, owner, one_tile)
+        return RunWeight(e, contract, owner)
     if owner.packing.floats:
         return FloatWeight(e, contract, owner)
     if of_bytes(contract):

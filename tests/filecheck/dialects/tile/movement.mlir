@@ -26,6 +26,12 @@ func.func @columns(%x: tensor<3x8xbf16>, %columns: tensor<5xi32>) -> tensor<3x5x
   func.return %y : tensor<3x5xbf16>
 }
 
+func.func @swap_pairs(%x: tensor<3x8xbf16>) -> tensor<3x8xbf16> {
+  // CHECK: %y = tile.swap_pairs %x {loc = "layers.0.attn.o"} : tensor<3x8xbf16> -> tensor<3x8xbf16>
+  %y = tile.swap_pairs %x {loc = "layers.0.attn.o"} : tensor<3x8xbf16> -> tensor<3x8xbf16>
+  func.return %y : tensor<3x8xbf16>
+}
+
 func.func @numbers(%x: tensor<3x8xbf16>) -> tensor<3x8xi32> {
   // CHECK: %n = tile.columns %x {loc = "factors"} : tensor<3x8xbf16> -> tensor<3x8xi32>
   %n = tile.columns %x {loc = "factors"} : tensor<3x8xbf16> -> tensor<3x8xi32>

@@ -123,3 +123,19 @@ func.func @numbers_in_floats(%x: tensor<3x8xf32>) {
   %n = tile.columns %x {loc = "factors"} : tensor<3x8xf32> -> tensor<3x8xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.swap_pairs at layers.0.ffn.down: x has type tensor<3x12xf32>, expected rows of multiples of 8 columns
+func.func @half_of_four_pairs(%x: tensor<3x12xf32>) {
+  %y = tile.swap_pairs %x {loc = "layers.0.ffn.down"} : tensor<3x12xf32> -> tensor<3x12xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.swap_pairs: result has type tensor<3x8xbf16>, expected tensor<3x8xf32>
+func.func @swapped_type(%x: tensor<3x8xf32>) {
+  %y = tile.swap_pairs %x : tensor<3x8xf32> -> tensor<3x8xbf16>
+  func.return
+}
