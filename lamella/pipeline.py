@@ -120,6 +120,7 @@ STAGES: tuple[Stage, ...] = (
         (
             PassSpec("choose-implementation", ("arch", "library")),
             PassSpec("commute-row-scale"),
+            PassSpec("split-reductions", ("arch",)),
             PassSpec("fuse-regions", ("arch",), needed=True),
             PassSpec("choose-schedule", ("arch", "tuning"), needed=True),
             PassSpec("swap-pairs"),

@@ -62,6 +62,7 @@ LAMELLA_PASSES: Mapping[str, Lazy[type[ModulePass]]] = {
     "transformer-to-tile": Lazy("lamella.lowering.transformer_to_tile", "TransformerToTile"),
     "choose-implementation": Lazy("lamella.passes.choose_implementation", "ChooseImplementation"),
     "commute-row-scale": Lazy("lamella.passes.commute_row_scale", "CommuteRowScale"),
+    "split-reductions": Lazy("lamella.passes.split_reductions", "SplitReductions"),
     "fuse-regions": Lazy("lamella.passes.fuse_regions", "FuseRegions"),
     "choose-schedule": Lazy("lamella.passes.choose_schedule", "ChooseSchedule"),
     "swap-pairs": Lazy("lamella.passes.swap_pairs", "SwapPairs"),

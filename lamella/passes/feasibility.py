@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from lamella.dialects.attributes import shape_of
 from lamella.dialects.messages import location
 from lamella.dialects.tile import (
+    AddColumnsOp,
     AddRowsOp,
     AttendMergeOp,
     AttendOp,
@@ -64,6 +65,9 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
     Some of them may be `copied`: this launch would compute them for itself only, and others that need them compute them too.
     """
     anchors = [op for op in ops if isinstance(op, ANCHORS)]
+    summed = next((op for op in ops if isinstance(op, AddColumnsOp)), None)
+    if summed is not None and any(use.operation in ops for use in summed.result.uses):
+        return Feasible((), ("sums of columns are read when all programs that make some have ended",))
     split_op = next((op for op in ops if isinstance(op, ContractPartialOp | ContractMergeOp)), None)
     if split_op is not None:
         return Feasible((), (f"contract: {split_op.name} is what choose-schedule makes of tile.contract",))
@@ -147,6 +151,8 @@ def _needs(
                     work.append((op.input, shape_of(op.input)[1], shape_of(op.input)[0]))
             case ReduceOp():
                 work.append((op.input, shape_of(op.input)[1], rows))
+            case AddColumnsOp():
+                work.append((op.x, shape_of(op.x)[1], rows))
             case RotateOp():
                 work += [(op.x, columns, rows), (op.rows, shape_of(op.rows)[1], rows)]
             case GatherColumnsOp():
@@ -166,6 +172,8 @@ def _misplaced(op: Operation, rows: int, columns: bool, inside: Collection[Opera
             return f"a reduction of {shape_of(op.input)[1]} columns, where a program has a head of {heads.dim}"
         case RotateOp() if heads is not None and (sizes != heads.whole or heads.dim % op.head_dim.value.data):
             return f"a rotation of heads of {op.head_dim.value.data} columns, where a program has a head of {heads.dim}"
+        case AddColumnsOp() if heads is not None:
+            return f"sums of columns of whole rows, where a program has a head of {heads.dim}"
         case GatherColumnsOp() if heads is not None:
             return f"a gather of columns of whole rows, where a program has a head of {heads.dim}"
         case ReshapeOp() if op.input.owner in inside and heads is None:
@@ -319,6 +327,8 @@ def _where(op: Operation) -> str:
 def _epilogue_reason(op: Operation, split: Parts, tokens: int) -> str | None:
     width = shape_of(split.components[split.component_of[op]][0].result)[1]
     sizes = result_rows(op)
+    if isinstance(op, AddColumnsOp):
+        return None if tokens == 1 else "sums of columns are those of one token, of which a program has them in a row"
     if len(sizes) != 2 or sizes[0] != tokens or sizes[1] not in (1, width):
         return f"{op.name} spreads {_shape((tokens, width))} over {_shape(sizes)}: a program holds only its own columns"
     match op:

@@ -30,6 +30,8 @@ int8) and 3e-4 (q, k and v of Llama-3.1-8B, int4, whose registers then run out),
 SQUARES_US = 7e-6
 """The same where a program only adds up the squares of x beside its products: at most 6e-6 with gate and up of Llama-3.2-1B or of Llama-3.1-8B
 and with q, k and v in fp8, measured in the step on an H200 (benchmarks/results)."""
+SUMS_US = 3e-6
+"""The same for each sum of a split reduction, which a program loads and adds up: by its instructions, a third of those of a square for as many bytes; not measured."""
 STEP, STEP_US = 256, 0.1
 """Columns of a step over K of weights of bytes, and microseconds that computing x adds to one: measured on an H200 (benchmarks/results)."""
 
@@ -135,7 +137,10 @@ def recomputation(before: Sequence[Operation], around: Sequence[Operation], outp
     if tokens == 1 and in_runs(contracts):
         # Two weights side by side count twice, though one program has both: an estimate from above.
         x = contracts[0].x
-        waits = (NUMBER_US if x.owner in before else SQUARES_US) * shape_of(x)[1] * columns / RUN_ROWS[bits] / target.multiprocessors
+        sums = (op for op in before if isinstance(op, ReduceOp))
+        summed = sum(shape_of(op.input)[1] * (SQUARES_US if shape_of(op.input) == shape_of(x) else SUMS_US) for op in sums)
+        each = NUMBER_US * shape_of(x)[1] if x.owner in before else summed
+        waits = each * columns / RUN_ROWS[bits] / target.multiprocessors
     elif streamed(contracts, tokens):
         # Programs of one warp, which wait for x in each step over K before they make digits of it, and which cannot share columns with others.
         k = shape_of(contracts[0].x)[1]

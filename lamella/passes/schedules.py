@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from lamella.dialects.attributes import ELEMENT_BYTES, element_of, shape_of
-from lamella.dialects.tile import AttendOp, ContractExpertsOp, DequantizeOp, ReduceOp, RotateOp, ScheduleAttr
+from lamella.dialects.attributes import ELEMENT_BYTES, element_of, python_int, shape_of
+from lamella.dialects.tile import AddColumnsOp, AttendOp, ContractExpertsOp, DequantizeOp, ReduceOp, RotateOp, ScheduleAttr
 from lamella.passes.byte_products import of_bytes
 from lamella.passes.contractions import FEW_ROWS, takes_words, weight_bits
 from lamella.passes.descriptors import DESCRIPTORS, describable
@@ -60,12 +60,13 @@ def row_schedule(ops: Sequence[Operation]) -> ScheduleAttr:
 
 
 def minimum_columns(split: Parts, component: int) -> int:
-    """Columns one program must hold for the epilogue of a component: a pair for a rotation, all of them for a reduction."""
+    """Columns one program must hold for the epilogue of a component: a pair for a rotation, those that it adds up, all of them for a reduction."""
     ops = [op for op in split.epilogue if split.component_of.get(op) == component]
     width = shape_of(split.components[component][0].result)[1]
     if any(isinstance(op, ReduceOp) for op in ops):
         return power_of_two(width)
-    return 2 if any(isinstance(op, RotateOp) for op in ops) else 1
+    summed = max((python_int(op.columns) for op in ops if isinstance(op, AddColumnsOp)), default=1)
+    return max(summed, 2 if any(isinstance(op, RotateOp) for op in ops) else 1)
 
 
 def gemv_schedule(ops: Sequence[Operation], target: Device) -> ScheduleAttr:

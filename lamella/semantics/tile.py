@@ -52,6 +52,12 @@ def reduce_last(x: torch.Tensor, *, kind: str) -> torch.Tensor:
     return REDUCTIONS[kind](x)
 
 
+@implements("tile.add_columns")
+def add_columns(x: torch.Tensor, *, columns: int) -> torch.Tensor:
+    """x[N, C·columns] f32 -> [N, C]: neighbouring columns added."""
+    return x.unflatten(1, (-1, columns)).sum(2)
+
+
 @implements("tile.gather")
 def gather(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """table[T, …], rows[N] i32 -> [N, …]. Raises IndexError for a row outside the table."""

@@ -237,6 +237,7 @@ SHAPES: Mapping[str, Rule] = {
     "tile.map": lambda x, a: [(x[0][0], _broadcast(x))],
     "tile.cast": lambda x, a: [(a["dtype"], x[0][1])],
     "tile.reduce": lambda x, a: [(x[0][0], (*x[0][1][:-1], 1))],
+    "tile.add_columns": lambda x, a: [("f32", (x[0][1][0], x[0][1][1] // a["columns"]))],
     "tile.gather": lambda x, a: [(x[0][0], (*x[1][1], *x[0][1][1:]))],
     "tile.gather_columns": lambda x, a: [(x[0][0], (x[0][1][0], *x[1][1]))],
     "tile.columns": lambda x, a: [("i32", x[0][1])],

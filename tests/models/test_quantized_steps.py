@@ -12,6 +12,7 @@ import torch
 import lamella
 from lamella.api import Model
 from lamella.passes import packed_columns
+from lamella.pipeline import PassOptions
 from lamella.program import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,14 @@ def logits(model: Model, tokens: int, count: int) -> torch.Tensor:
 
 
 def loaded(
-    folder: Path, quantize: str, dtype: str, executor: str, device: str, pieces: tuple[int, ...], activations: str = "none"
+    folder: Path,
+    quantize: str,
+    dtype: str,
+    executor: str,
+    device: str,
+    pieces: tuple[int, ...],
+    activations: str = "none",
+    options: PassOptions | None = None,
 ) -> Model:
     """The model of the folder's configuration."""
     buckets = [1, *(Shape(n, 1, n, n) for n in pieces if n > 1)]
@@ -74,6 +82,7 @@ def loaded(
         device=device,
         buckets=buckets,
         max_context=96,
+        pass_options=options,
     )
 
 
@@ -86,6 +95,7 @@ def compare(
     pieces: tuple[int, ...],
     activations: str = "none",
     sizes: Mapping[str, int] | None = None,
+    options: PassOptions | None = None,
 ) -> None:
     """Every number of tokens a step gives the logits of the reference executor, which multiplies the floats that the packed words stand for.
 
@@ -98,7 +108,7 @@ def compare(
     sizes = sizes or (LARGE if device == "cuda" else SMALL)
     config = json.loads((ROOT / "benchmarks" / "models" / "tiny.json").read_text()) | {"head_dim": 64} | sizes
     (folder / "config.json").write_text(json.dumps(config))
-    tried = loaded(folder, quantize, dtype, executor, device, pieces, activations)
+    tried = loaded(folder, quantize, dtype, executor, device, pieces, activations, options)
     reference = loaded(folder, quantize, dtype, "reference", "cpu", pieces, activations)
     for tokens in pieces:
         count = min(75, 20 * tokens) if device == "cuda" else min(5, 2 * tokens)
@@ -189,3 +199,20 @@ def test_interpreted_steps_in_runs_are_those_of_the_reference(tmp_path: Path) ->
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_steps_in_runs_on_a_gpu_are_those_of_the_reference(quantize: str, dtype: str, tmp_path: Path) -> None:
     compare(tmp_path, quantize, dtype, "cuda", "cuda", (1, 2, 9), sizes=IN_RUNS)
+
+
+BEHIND: PassOptions = {"commute-row-scale": {"columns": True}, "split-reductions": {"on": True}}
+"""Norms with weights move behind products, and their sums are split."""
+
+
+def test_interpreted_steps_with_norms_behind_products_are_those_of_the_reference(tmp_path: Path) -> None:
+    compare(tmp_path, "int8", "bfloat16", "interpret", "cpu", (1,), sizes=FEW_RUNS, options=BEHIND)
+    launches = loaded(tmp_path, "int8", "bfloat16", "reference", "cpu", (1,), options=BEHIND).executor.manifest.buckets[0].launches
+    # The embedding, five of a layer, the norm and the head, the choice of a token, and what advances.
+    assert [launch.kernel.split("_")[1] for launch in launches[:6]] == ["row", "gemv", "attend", "gemv", "gemv", "gemv"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
+def test_steps_with_norms_behind_products_on_a_gpu_are_those_of_the_reference(quantize: str, tmp_path: Path) -> None:
+    compare(tmp_path, quantize, "bfloat16", "cuda", "cuda", (1, 2), sizes=IN_RUNS, options=BEHIND)

@@ -8,7 +8,16 @@ from lamella.dialects.tile.fused import FusedOp, LedgerEntryAttr, ScheduleAttr, 
 from lamella.dialects.tile.movement import ColumnsOp, GatherColumnsOp, GatherOp, ReshapeOp, RotateOp, ScatterOp, SlotsOp, SwapPairsOp
 from lamella.dialects.tile.quantize import DequantizeOp
 from lamella.dialects.tile.sample import SampleOp, SampleTopOp, TopPartialOp
-from lamella.dialects.tile.structured import CastOp, ConstantOp, ContractMergeOp, ContractOp, ContractPartialOp, MapOp, ReduceOp
+from lamella.dialects.tile.structured import (
+    AddColumnsOp,
+    CastOp,
+    ConstantOp,
+    ContractMergeOp,
+    ContractOp,
+    ContractPartialOp,
+    MapOp,
+    ReduceOp,
+)
 
 Tile = Dialect(
     "tile",
@@ -17,6 +26,7 @@ Tile = Dialect(
         MapOp,
         CastOp,
         ReduceOp,
+        AddColumnsOp,
         ContractMergeOp,
         ContractOp,
         ContractPartialOp,
@@ -47,6 +57,7 @@ Tile = Dialect(
 )
 
 __all__ = [
+    "AddColumnsOp",
     "AddRowsOp",
     "ArrivalsOp",
     "AttendMergeOp",

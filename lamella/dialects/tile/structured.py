@@ -172,6 +172,39 @@ class ReduceOp(IRDLOperation):
             raise VerifyException(f"{subject(self)}: operand has element type {element_of(self.input)}, expected f32 or i32")
 
 
+@irdl_op_definition
+class AddColumnsOp(IRDLOperation):
+    """Each `columns` neighbouring columns of x[N,C·columns], added in float32: [N,C]."""
+
+    name = "tile.add_columns"
+
+    x = operand_def(TensorType.constr(Float32Type()))
+    columns = prop_def(IntegerAttr)
+    result = result_def(TensorType.constr(Float32Type()))
+
+    loc = opt_attr_def(StringAttr)
+
+    traits = traits_def(Pure())
+    assembly_format = "$x `by` $columns attr-dict `:` type($x) `->` type($result)"
+
+    def __init__(self, x: SSAValue, columns: int, *, loc: str | None = None) -> None:
+        rows, width = shape_of(x)
+        super().__init__(
+            operands=[x],
+            properties={"columns": IntegerAttr(columns, i64)},
+            result_types=[TensorType(f32, [rows, width // columns])],
+            attributes=loc_attribute(loc),
+        )
+
+    def verify_(self) -> None:
+        shape, columns = shape_of(self.x), self.columns.value.data
+        if len(shape) != 2 or columns < 1 or shape[1] % columns:
+            raise VerifyException(f"{subject(self)}: x has shape {shape}, expected a matrix with a multiple of {columns} columns")
+        if shape_of(self.result) != (shape[0], shape[1] // columns):
+            expected = (shape[0], shape[1] // columns)
+            raise VerifyException(f"{subject(self)}: result has shape {shape_of(self.result)}, expected {expected}")
+
+
 MULTIPLIED = TensorType.constr(AnyFloatConstr) | TensorType.constr(IntegerType(8))
 """What x may be: floats, or bytes."""
 IMPLEMENTATIONS = ("library", "descriptors")

@@ -19,6 +19,7 @@ from lamella.dialects.kernel import DescriptorType
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import location, subject
 from lamella.dialects.tile import (
+    AddColumnsOp,
     ContractMergeOp,
     ContractOp,
     ContractPartialOp,
@@ -117,6 +118,23 @@ class ContractEmitter(Emitter):
                         self.emit(value, place)
                     case _:
                         pass
+
+    def store(self, item: Store, place: Place) -> None:
+        if isinstance(item.owner, AddColumnsOp) and place in self.pairs:
+            self._store_sums(item.owner, item.pointer, place)
+        else:
+            super().store(item, place)
+
+    def _store_sums(self, op: AddColumnsOp, pointer: SSAValue, place: Place) -> None:
+        """Sums of neighbouring columns that this program accumulated, of one row."""
+        b, columns, width = self.b, python_int(op.columns), shape_of(op.x)[1]
+        with b.source(source_of(op)):
+            block, start = self.emit(op.x, place), self.pairs[place]
+            first = quotient(b, start, columns) if isinstance(start, SSAValue) else int(start) // columns
+            count = shape(block)[-1] // columns
+            sums = self.hinted("column_sums", b.reduce(b.reshape(block, (count, columns)), "sum", 1))
+            at = b.add(b.arange(count), first)
+            b.store(pointer, at, sums, None if place.col_mask is None else b.lt(at, width // columns))
 
     def reduced(self, op: ReduceOp, rows: Operand, result: SSAValue) -> None:
         """Says what the reduction of some rows is: how a skeleton hands over what it reduced itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import Float8E4M3FNType, f32, i8, i32
@@ -12,6 +13,7 @@ from lamella.dialects.attributes import element_type_of, python_int, python_valu
 from lamella.dialects.kernel.types import shape
 from lamella.dialects.messages import subject
 from lamella.dialects.tile import (
+    AddColumnsOp,
     AddRowsOp,
     CastOp,
     ColumnsOp,
@@ -124,6 +126,14 @@ def _add_rows(e: Emitter, op: Operation, place: Place) -> SSAValue:
     return total
 
 
+def _add_columns(e: Emitter, op: Operation, place: Place) -> SSAValue:
+    """Neighbouring columns, each where it is computed, added in order."""
+    assert isinstance(op, AddColumnsOp) and place.cols is not None
+    b, columns = e.b, python_int(op.columns)
+    first = b.mul(place.cols, columns)
+    return reduce(b.add, [e.emit(op.x, e.elsewhere(place, b.add(first, number))) for number in range(columns)])
+
+
 def _slots(e: Emitter, op: Operation, place: Place) -> SSAValue:
     """The sequence of a token is the number of sequences that end at or before it; past the last one it is padding."""
     assert isinstance(op, SlotsOp)
@@ -186,6 +196,7 @@ RULES: Mapping[type[Operation], Callable[[Emitter, Operation, Place], SSAValue]]
     SwapPairsOp: _swap_pairs,
     DequantizeOp: unpacked_number,
     ReshapeOp: _reshape,
+    AddColumnsOp: _add_columns,
     AddRowsOp: _add_rows,
     SlotsOp: _slots,
     RotateOp: _rotate,

@@ -10,6 +10,8 @@ func.func @structured(%x: tensor<3x8xbf16>, %w: tensor<5x8xbf16>, %scale: tensor
   %wide = tile.cast %x {loc = "layers.0.norm"} : tensor<3x8xbf16> -> tensor<3x8xf32>
   // CHECK-NEXT: %sum = tile.reduce "sum" %wide : tensor<3x8xf32> -> tensor<3x1xf32>
   %sum = tile.reduce "sum" %wide : tensor<3x8xf32> -> tensor<3x1xf32>
+  // CHECK-NEXT: %sums = tile.add_columns %wide by 2 : i64 {loc = "layers.0.norm"} : tensor<3x8xf32> -> tensor<3x4xf32>
+  %sums = tile.add_columns %wide by 2 : i64 {loc = "layers.0.norm"} : tensor<3x8xf32> -> tensor<3x4xf32>
   // CHECK-NEXT: %safe = tile.map "add"(%sum, %eps) : tensor<3x1xf32>, tensor<f32> -> tensor<3x1xf32>
   %safe = tile.map "add"(%sum, %eps) : tensor<3x1xf32>, tensor<f32> -> tensor<3x1xf32>
   // CHECK-NEXT: %y = tile.map "mul"(%wide, %safe) {loc = "layers.0.norm"} : tensor<3x8xf32>, tensor<3x1xf32> -> tensor<3x8xf32>

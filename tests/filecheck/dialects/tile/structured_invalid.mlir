@@ -114,3 +114,19 @@ func.func @implementation(%x: tensor<3x8xbf16>, %w: tensor<5x8xbf16>) {
   %y = tile.contract %x, %w {loc = "q", implementation = "cublas"} : tensor<3x8xbf16>, tensor<5x8xbf16> -> tensor<3x5xf32>
   func.return
 }
+
+// -----
+
+// CHECK: tile.add_columns at layers.0.norm: x has shape (3, 8), expected a matrix with a multiple of 3 columns
+func.func @columns_left(%x: tensor<3x8xf32>) {
+  %y = tile.add_columns %x by 3 : i64 {loc = "layers.0.norm"} : tensor<3x8xf32> -> tensor<3x2xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: tile.add_columns: result has shape (3, 8), expected (3, 4)
+func.func @columns_kept(%x: tensor<3x8xf32>) {
+  %y = tile.add_columns %x by 2 : i64 : tensor<3x8xf32> -> tensor<3x8xf32>
+  func.return
+}
