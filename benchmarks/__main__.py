@@ -64,6 +64,9 @@ def decode(
     quantize: KindsOption = "none",
     kv_cache: Annotated[Literal["auto", "fp8"], typer.Option(help="Element type of keys and values of Lamella's rows.")] = "auto",
     steps_per_replay: Annotated[int, typer.Option(min=1, help="Graphs of so many steps too.")] = 1,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PASS.OPTION=VALUE", help="Lamella's rows with these options of passes too.")
+    ] = None,
     layers: LayersOption = None,
     device: DeviceOption = "auto",
     steps: StepsOption = 50,
@@ -83,6 +86,7 @@ def decode(
             quantize=_kinds(quantize),
             kv_cache=kv_cache,
             steps_per_replay=steps_per_replay,
+            set_options=set_ or (),
         )
 
 

@@ -14,6 +14,7 @@ import triton
 
 from lamella import api
 from lamella.errors import PromptError
+from lamella.pipeline import PassOptions
 from lamella.program import Shape, compile_model
 from lamella.runtime.executor import Executor, MemoryExecutor, make_executor
 from lamella.runtime.manifest import Bucket
@@ -63,6 +64,7 @@ def load(
     kv_cache: str = "auto",
     steps_per_replay: int = 1,
     graphs: bool = True,
+    pass_options: PassOptions | None = None,
 ) -> api.Model:
     """The model with random weights and a cache for `sequences` of `max_context` tokens; graphs of `steps_per_replay` decode steps, or with
     `graphs` off one launch after the other. `quantize` is a kind of weights, or one and the kind of what they are multiplied by: `int8+int8`."""
@@ -82,6 +84,7 @@ def load(
         kv_cache=kv_cache,
         steps_per_replay=steps_per_replay,
         graphs=graphs,
+        pass_options=pass_options,
     )
 
 

@@ -19,9 +19,11 @@ from benchmarks.traffic import step_flops, step_traffic
 from lamella import api
 from lamella.errors import LamellaError
 from lamella.frontends import LoadedModel, open_model
+from lamella.pipeline import Options, PassSpec
 from lamella.program import Shape
 from lamella.runtime.manifest import Bucket
 from lamella.semantics import DTYPES
+from lamella.tools.options import pass_options_of
 
 COLUMNS = ("name", "ms", "spread", "ratio", "bound_share", "compile_seconds")
 
@@ -36,19 +38,24 @@ def decode(
     quantize: Sequence[str] = (),
     kv_cache: str = "auto",
     steps_per_replay: int = 1,
+    set_options: Sequence[str] = (),
 ) -> Report:
     """Milliseconds a token of each of `batch` sequences, from `context` tokens on. Raises LamellaError.
 
-    Beside the model as it is, those of `quantize`; and where `steps_per_replay` is more than 1, graphs of so many steps. All with that `kv_cache`.
+    Beside the model as it is, those of `quantize`; and where `steps_per_replay` is more than 1, graphs of so many steps; and all of them with `set_options`
+    (`PASS.OPTION=VALUE`) too. All with that `kv_cache`.
     """
     plans(peers, "explicit")
+    options = pass_options_of(list(set_options))
+    for name, own in options.items():
+        PassSpec(name).build(Options(), own)
     opened = open_model(settings.config, random_weights=0)
     report = decode_report(settings, batch, context, max_context)
     report.note(kv_cache=kv_cache)
     report.note(read_bandwidth=read_bandwidth(settings.device))
     release()
 
-    def row(kind: str = "none", steps: int = 1) -> None:
+    def row(kind: str = "none", steps: int = 1, *, changed: bool = False) -> None:
         with cold_compilation():
             model = load(
                 settings.config,
@@ -60,16 +67,18 @@ def decode(
                 quantize=kind,
                 kv_cache=kv_cache,
                 steps_per_replay=steps,
+                pass_options=options if changed else None,
             )
-        decode_row(report, settings, model, model.executor.manifest.buckets[0], context, kind=kind, steps=steps)
+        changes = ", ".join(set_options) if changed else ""
+        decode_row(report, settings, model, model.executor.manifest.buckets[0], context, kind=kind, steps=steps, changes=changes)
         del model
         release()
 
-    row()
-    if steps_per_replay > 1:
-        row(steps=steps_per_replay)
-    for kind in quantize:
-        row(kind)
+    wanted = [("none", 1), *([("none", steps_per_replay)] if steps_per_replay > 1 else []), *((kind, 1) for kind in quantize)]
+    for kind, steps in wanted:
+        row(kind, steps)
+        if options:
+            row(kind, steps, changed=True)
     decode_peers(report, settings, opened, peers)
     print_decode(report)
     return report
@@ -82,9 +91,17 @@ def decode_report(settings: Settings, batch: int, context: int, max_context: int
 
 
 def decode_row(
-    report: Report, settings: Settings, model: api.Model, bucket: Bucket, context: int, *, kind: str = "none", steps: int = 1
+    report: Report,
+    settings: Settings,
+    model: api.Model,
+    bucket: Bucket,
+    context: int,
+    *,
+    kind: str = "none",
+    steps: int = 1,
+    changes: str = "",
 ) -> None:
-    """A row of Lamella: `lamella`, `lamella int4` (weights of that kind), `lamella, 8 steps a graph`. The plain one gives the report its bound."""
+    """A row of Lamella: `lamella`, `lamella int4` (weights of that kind), `lamella, 8 steps a graph`, and options that were changed. The plain one gives the report its bound."""
     manifest = model.executor.manifest
     report.note(**settings.facts(model.opened.config, manifest.dtype, **report.facts["shape"]))
     launches = max(1, settings.steps // steps)
@@ -93,13 +110,13 @@ def decode_row(
     # The mean context of the launches that count, of which one that does not is the first.
     traffic = step_traffic(manifest, bucket, context + (timing.launches * steps + 1) / 2)
     floor = traffic.total * 1e3 / report.facts["read_bandwidth"]
-    plain = kind == "none" and steps == 1
+    plain = kind == "none" and steps == 1 and not changes
     if plain:
         report.note(bound="read bandwidth", bytes={**asdict(traffic), "total": traffic.total}, floor_ms=floor)
         report.note(achieved_bandwidth=traffic.total * 1e3 / timing.milliseconds)
     name = "lamella" if kind == "none" else f"lamella {kind}"
     report.add(
-        name=name if steps == 1 else f"{name}, {steps} steps a graph",
+        name=", ".join([name, *([f"{steps} steps a graph"] if steps > 1 else []), *([changes] if changes else [])]),
         **timed(a_step(timing, steps)),
         compile_seconds=model.seconds.get("compile"),
         kernel_launches=len(bucket.launches),

@@ -235,6 +235,19 @@ def test_decode_of_packed_weights_and_of_several_steps_a_graph(tmp_path: Path, m
     assert rows["lamella int8"]["ratio"] == pytest.approx(rows["lamella int8"]["ms"] / rows["lamella"]["ms"])
 
 
+def test_decode_with_options_of_passes(tmp_path: Path) -> None:
+    """Each row of Lamella a second time, in the same run; what is compared to peers is the first."""
+    changed = ("fuse-regions.prologue=false", "fuse-regions.epilogue=false")
+    arguments = (*SHORT, "--context", "20", "--peers", "none", "--quantize", "int8")
+    found, _ = run(tmp_path, "decode", *arguments, *(part for text in changed for part in ("--set", text)))
+    rows = {row["name"]: row for row in found["rows"]}
+    behind = ", ".join(changed)
+    assert list(rows) == ["lamella", f"lamella, {behind}", "lamella int8", f"lamella int8, {behind}"]
+    for name in ("lamella", "lamella int8"):
+        assert rows[f"{name}, {behind}"]["kernel_launches"] > rows[name]["kernel_launches"]
+    assert rows[f"lamella int8, {behind}"]["floor_ms"] == pytest.approx(rows["lamella int8"]["floor_ms"], rel=0.2)
+
+
 def test_prefill_command_writes_one_file_a_length(tmp_path: Path) -> None:
     run(tmp_path, "prefill", *SHORT, "--tokens", "8,20", "--peers", "eager")
     for tokens in (8, 20):
@@ -423,6 +436,8 @@ def test_accuracy_command_fails_beyond_its_limit(tmp_path: Path, monkeypatch: py
         (("decode", "--config", "tiny", "--peers", "eagre"), "unknown peer eagre"),
         (("decode", "--config", "tiny", "--peers", "eager+int3"), "unknown weights of a peer int3"),
         (("decode", "--config", "tiny", "--peers", "hf-generate+int8"), "hf-generate+int8 is no peer in plain PyTorch"),
+        (("decode", "--config", "tiny", "--set", "fuse-regions.prologues=false"), "prologues"),
+        (("decode", "--config", "tiny", "--set", "fuse-region.prologue=false"), "fuse-region"),
         (("prefill", "--config", "tiny", "--peers", "hf-generate"), "a peer of decode alone"),
         (("prefill", "--config", "tiny", "--tokens", "x"), "no list of integers"),
     ],
