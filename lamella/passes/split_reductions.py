@@ -38,7 +38,7 @@ class SplitReductions(ModulePass):
         %s = tile.map "rsqrt"(%r) : … ; %y = tile.map "mul"(%c, %s) : …
 
     No program has a whole row of its product, so that a norm behind it is a launch of its own, or each program of the next product squares the whole row again. The columns that a
-    program makes it can square and add up at once, and fewer numbers are left to add up where they are needed: a half in int8, a quarter in int4, a 64th where rows of a weight are tiles of digits: linalg calls this a split reduction.
+    program makes it can square and add up at once, and fewer numbers are left to add up where they are needed: a half in int8, a quarter in int4, a 64th where rows of a weight are tiles of digits. linalg calls this a split reduction.
 
     Off unless `on=true`. Expects static tile ops after `commute-row-scale` and before `fuse-regions`, which leaves the two sums in two launches.
     """

@@ -4,7 +4,7 @@
 // RUN: not lamella-opt %s --split-input-file 2>&1 | filecheck %s --check-prefix=STOP
 // RUN: not lamella-opt %s.missing 2>&1 | filecheck %s --check-prefix=MISSING
 
-// PASS: lamella-opt: error: unknown pass 'fuse-region' (nearest: fuse-regions)
+// PASS: lamella-opt: error: unknown pass 'fuse-region' (nearest: fuse-regions, split-reductions)
 // OPTION: lamella-opt: error: pass 'cse': unknown option 'depth' (it takes no options)
 // STOP: lamella-opt: error: {{.*}}opt_invalid.mlir: arith.addi: operand 0 (%b) does not dominate its use
 // MISSING: lamella-opt: error: {{.*}}.missing: cannot read: No such file or directory
