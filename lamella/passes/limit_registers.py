@@ -44,8 +44,8 @@ class LimitRegisters(ModulePass):
     464. A launch of many waves has three programs on each scheduler where one loads so much at once that it would take more than 168.
 
     Only for products by programs of one warp that hold their weights, as halves of bytes, which become four times as large: others take less than that, and what streams tiles
-    is fast with few programs too. Not where a thread would be left fewer
-    than 128, since it would spill, nor where it may have 168, as many as it takes anyway. Expects launches (`tile-to-kernel`); of several of one kernel the largest counts.
+    is fast with few programs too. Not where a thread would be left fewer than 128, since it would spill, nor where it may have 168, as many as it takes anyway. Expects
+    launches (`tile-to-kernel`); of several of one kernel the largest counts.
     """
 
     name = "limit-registers"
@@ -68,8 +68,8 @@ class LimitRegisters(ModulePass):
 
 def holds_halves(function: kernel.FuncOp) -> bool:
     """Whether programs of one warp multiply halves of bytes that they loaded beforehand."""
-    halves = (op for op in function.walk() if isinstance(op, kernel.WidenOp) and op.part.data != "whole")
-    return function.num_warps.value.data == 1 and not pipelined(function) and any(halves)
+    halves = any(isinstance(op, kernel.WidenOp) and op.part.data != "whole" for op in function.walk())
+    return halves and function.num_warps.value.data == 1 and not pipelined(function)
 
 
 def most_registers(function: kernel.FuncOp, programs: int, target: Device) -> int | None:

@@ -53,3 +53,9 @@ kernel.func @k(%p: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages
 // -----
 %i = kernel.num_programs -1 : i64 -> i32
 // CHECK: kernel.num_programs %i: axis is -1, expected 0, 1 or 2
+
+// -----
+kernel.func @k(%p: !kernel.ptr<f32>) attributes {num_warps = 4 : i64, num_stages = 1 : i64, max_registers = 256 : i64} {
+  kernel.return
+}
+// CHECK: kernel.func @k: max_registers is 256, expected 1 to 255
