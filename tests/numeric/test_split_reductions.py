@@ -77,6 +77,19 @@ def test_programs_of_more_rows_than_a_sum_has(rows: int) -> None:
     agree(compiled, g.packed_inputs(v=first, w=second), NARROW["bf16"])
 
 
+def test_more_sums_than_a_trip_has_columns() -> None:
+    """1,024 sums, columns in trips of 512: they are asked for at once."""
+    first, second = (2048, 512, "int8", 0, False), (12, 2048, "int8", 0, False)
+    g, graph = norm_between(first, second)
+    chosen = {"rows": 2, "k": 512, "warps": 1, "runs": 8}
+    compiled = compile_function(graph, schedules={"gemv": chosen}, pass_options={**ON, **FORCED})
+    assert sizes(compiled) == [2]
+    *_, source = compiled.sources.values()
+    before_products = source.partition("tl.dot")[0]
+    assert "tl.sum(" in before_products and " in range" not in before_products
+    agree(compiled, g.packed_inputs(v=first, w=second), NARROW["bf16"])
+
+
 @pytest.mark.parametrize("producer", ["tile.contract", "tile.add_columns"])
 def test_where_the_policy_takes_it_apart(producer: str) -> None:
     """A row region adds up neighbouring columns as well, by itself or with the squares."""

@@ -291,6 +291,7 @@ class Gemv:
         pieces = self.pieces() if self.written_out else self.trip(0)
         loaded = self.loaded(weights, read, pieces)
         e.load_epilogue(component, place, start)
+        self.cover_sums()
         stage_prologue(e, self.split, Place(0, None), self.inline)
         if self.written_out:
             sums = self.products(weights, pieces, loaded)
@@ -306,6 +307,14 @@ class Gemv:
             with b.source(w.source):
                 results.append(b.named("y", w.scaled(w.summed(total, self.block_n), rows)))
         finish_component(e, component, place, start, tuple(results), self.block_n >= component.width)
+
+    def cover_sums(self) -> None:
+        """Lets sums of a split reduction that are more than a trip has columns be asked for at once, and not in a loop that waits for each trip's."""
+        for op in self.split.prologue:
+            width = shape_of(op.input)[1] if isinstance(op, ReduceOp) and isinstance(op.input, BlockArgument) else self.k
+            if width != self.k:
+                pieces = range(0, width, self.block_k)
+                self.e.covers_in_pieces(0, width, [self.e.columns(0, None, start, self.block_k, width) for start in pieces])
 
     def loaded(self, weights: list[Weight], rows: Rows, pieces: list[Piece]) -> Loaded:
         """What is read of each weight for some pieces."""
