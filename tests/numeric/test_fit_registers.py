@@ -77,7 +77,10 @@ def compile_tiny(monkeypatch: pytest.MonkeyPatch, spills: Mapping[str, int]) -> 
 
     def figures(sources: Mapping[str, str], arch: str, **settings: object) -> Sequence[KernelResources]:
         sizes = [max((n for text, n in spills.items() if text in source), default=0) for source in sources.values()]
-        return [KernelResources(name, 255, size, 0, 4, 1, 0) for name, size in zip(sources, sizes, strict=True)]
+        return [
+            KernelResources(name, 255, size, 0, 4, 1, 0, instructions=0, loads=0, wide_loads=0)
+            for name, size in zip(sources, sizes, strict=True)
+        ]
 
     monkeypatch.setattr(fit_registers, "cross_compile", figures)
     opened = replace(open_model(GEMMA, random_weights=0), config=replace(SMALL, layers=2))

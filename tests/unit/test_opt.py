@@ -58,7 +58,7 @@ def test_a_good_file_is_printed_and_prints_the_same_again(good: str, tmp_path: P
 
 
 def test_unknown_pass_names_the_nearest(good: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert mistake([good, "-p", "fuse-region"], capsys) == "unknown pass 'fuse-region' (nearest: fuse-regions)"
+    assert mistake([good, "-p", "fuse-region"], capsys) == "unknown pass 'fuse-region' (nearest: fuse-regions, split-reductions)"
 
 
 def test_unknown_option_names_pass_option_and_known_options(good: str, capsys: pytest.CaptureFixture[str]) -> None:
