@@ -65,8 +65,8 @@ def feasible_schedules(ops: Sequence[Operation], copied: Collection[Operation] =
     Some of them may be `copied`: this launch would compute them for itself only, and others that need them compute them too.
     """
     anchors = [op for op in ops if isinstance(op, ANCHORS)]
-    summed = next((op for op in ops if isinstance(op, AddColumnsOp)), None)
-    if summed is not None and any(use.operation in ops for use in summed.result.uses):
+    summed = [op.result for op in ops if isinstance(op, AddColumnsOp)]
+    if any(use.operation in ops for value in summed for use in value.uses):
         return Feasible((), ("sums of columns are read when all programs that make some have ended",))
     split_op = next((op for op in ops if isinstance(op, ContractPartialOp | ContractMergeOp)), None)
     if split_op is not None:
